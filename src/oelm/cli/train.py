@@ -1,0 +1,103 @@
+"""`oelm train`: one run from named parts and overrides, or from a spec file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from pydantic import ValidationError
+
+from oelm.errors import InvalidSpec, UsageError
+from oelm.spec.data import DataSpec
+from oelm.spec.method import named_method
+from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.run import RunSpec
+from oelm.spec.train import TrainSpec
+
+INTERRUPTED = 130
+
+
+@dataclass
+class Arguments:
+    """Carry out one run and leave its record, curve, samples and checkpoints in a folder.
+
+    The same command again continues an interrupted run and leaves a complete one alone. Ctrl-C saves first.
+    """
+
+    size: str = "mini"
+    """Named size of our GPT that the --model fields start from: nano, mini, medium-512."""
+    method: str = "baseline"
+    """Named method, e.g. oelm-freeze or oelm-every:10 (oelm inspect shows what each does)."""
+    seed: int = 0
+    """Of everything random in the run."""
+    out: Path | None = None
+    """The run's folder; by default runs/<method>-seed<seed>_<fingerprint>."""
+    spec: Path | None = None
+    """A run's spec as JSON (the `spec` of a record.json, say); the other fields are then left out."""
+    quiet: bool = False
+    """Print nothing; the files say it all."""
+    json: bool = False
+    """Print the record as JSON at the end."""
+    model: Annotated[GPTSpec, tyro.conf.arg(name="model")] = GPTSpec()
+    data: DataSpec = DataSpec()
+    train: TrainSpec = TrainSpec()
+
+
+def main(argv: list[str]) -> int:
+    """Parse, run, report."""
+    size = _value_of("--size", argv) or Arguments.size
+    arguments = tyro.cli(Arguments, args=argv, default=Arguments(size=size, model=named_size(size)), prog="oelm train")
+    run = (
+        _from_file(arguments.spec)
+        if arguments.spec
+        else RunSpec(
+            arm=arguments.method,
+            method=named_method(arguments.method),
+            model=arguments.model,
+            data=arguments.data,
+            train=arguments.train,
+            seed=arguments.seed,
+        )
+    )
+
+    from oelm.record.store import run_directory
+    from oelm.runner.run import bound, execute
+    from oelm.train.loop import Interrupted
+
+    run, tokens = bound(run)
+    directory = arguments.out or run_directory(Path("runs"), run)
+    try:
+        record = execute(run, tokens, directory, quiet=arguments.quiet)
+    except Interrupted as wish:
+        print(f"oelm: {wish}. The same command continues it.", file=sys.stderr)
+        return INTERRUPTED
+    if arguments.json:
+        print(record.model_dump_json(indent=1))
+    elif not arguments.quiet:
+        print(f"record: {directory / 'record.json'}")
+    return 0
+
+
+def _value_of(flag: str, argv: list[str]) -> str | None:
+    for place, word in enumerate(argv):
+        if word == flag and place + 1 < len(argv):
+            return argv[place + 1]
+        if word.startswith(flag + "="):
+            return word.partition("=")[2]
+    return None
+
+
+def _from_file(path: Path) -> RunSpec:
+    try:
+        plain = json.loads(path.read_text())
+        return RunSpec.model_validate(plain.get("spec", plain))
+    except OSError as error:
+        raise UsageError(
+            f"the spec file {path} cannot be read ({error.strerror}). Give a run's spec or record as JSON."
+        ) from error
+    except (ValueError, ValidationError) as error:
+        raise InvalidSpec(f"{path} does not hold a run's spec: {error}") from error

@@ -1,0 +1,185 @@
+"""Read data sets of the Hugging Face hub as they stream by."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+from oelm.data.documents import is_title
+from oelm.data.readers import Block, Position, utf8
+from oelm.errors import BadData, OelmError, UsageError
+from oelm.spec.data import Split
+
+_ENDPOINT = "https://huggingface.co"
+_TIMEOUT_SECONDS = 5
+_BLANK_LINE = " \n"  # WikiText's, which its rows on the hub hold as ""
+_END = "the end, which no row is"
+SPLIT_NAMES: dict[str, Split] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    "test": "test",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HubCorpus:
+    """A data set of the hub. With `lines`, its rows are the lines of WikiText and its documents articles."""
+
+    repository: str
+    config: str | None = None
+    lines: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the repository and, where there is one, its configuration."""
+        return self.repository if self.config is None else f"{self.repository}:{self.config}"
+
+
+class HubRows:
+    """One split of a data set, streamed."""
+
+    def __init__(self, corpus: HubCorpus, stream: Any, size: int | None) -> None:
+        self.corpus, self._stream, self.size = corpus, stream, size
+
+    def blocks(self, position: Position, block_bytes: int) -> Generator[Block]:
+        """Yield the rows from number `position.offset` on, or the articles that begin there."""
+        texts: list[bytes] = []
+        length = 0
+        for text, after in self._documents(position.offset):
+            texts.append(utf8(text))
+            length += len(texts[-1])
+            if length >= block_bytes:
+                position = Position(0, after, position.document + len(texts))
+                yield self._block(texts, position)
+                texts, length = [], 0
+        if texts:
+            yield self._block(texts, Position(0, after, position.document + len(texts)))
+
+    def _block(self, texts: list[bytes], after: Position) -> Block:
+        first, done = after.document - len(texts), sum(map(len, texts))
+        return Block(texts, first, after, done=done, where=self.corpus.name)
+
+    def _documents(self, start: int) -> Iterator[tuple[str, int]]:
+        if self.corpus.lines:
+            return articles(self._rows(start), start)
+        return ((row, number) for number, row in enumerate(self._rows(start), start + 1) if row)
+
+    def _rows(self, start: int) -> Iterator[str]:
+        with _explained(self.corpus):
+            for row in self._stream.skip(start) if start else self._stream:
+                if "text" not in row:
+                    raise BadData(
+                        f"{self.corpus.name} has no column `text`, only {', '.join(row)}. Save the column "
+                        "you want as `text` in .jsonl or .parquet files and give them with --from PATH."
+                    )
+                yield row["text"] or ""
+
+
+def articles(rows: Iterable[str], start: int) -> Iterator[tuple[str, int]]:
+    """Put WikiText's lines together again; yield each article with the number of the row after it."""
+    lines: list[str] = []
+    blank_before = True
+    number = start
+    for row, following in pairwise(chain(rows, (_END,))):
+        blank_after = following != _END and not following.strip()
+        if is_title(row) and blank_before and blank_after and any(map(str.strip, lines)):
+            yield "".join(lines), number
+            lines = []
+        line = row or _BLANK_LINE
+        lines.append(line if line.endswith("\n") else line + "\n")
+        blank_before = not row.strip()
+        number += 1
+    if lines:
+        yield "".join(lines), number
+
+
+def open_hub(corpus: HubCorpus, revision: str | None = None) -> tuple[dict[Split, HubRows], str]:
+    """Return a data set's splits, and the commit they are of, for reading the same again.
+
+    Raises UsageError within seconds where the hub cannot be reached.
+    """
+    if not Path(corpus.repository).is_dir():
+        _require_hub(corpus)
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as error:
+        raise UsageError(
+            f"{corpus.name} is on the hub, which needs `datasets`. Install it with `pip install "
+            "'oelm[data]'`, or give local text with --from PATH."
+        ) from error
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    with _explained(corpus):
+        builder = _builder(datasets, corpus, revision)
+        streams = builder.as_streaming_dataset()
+        sizes = builder.info.splits or {}
+    found = {
+        SPLIT_NAMES[name]: HubRows(corpus, stream, getattr(sizes.get(name), "num_bytes", None) or None)
+        for name, stream in streams.items()
+        if name in SPLIT_NAMES
+    }
+    if "train" not in found:
+        raise BadData(
+            f"{corpus.name} has no split `train`, only {', '.join(streams)}. Save the one you want as .jsonl "
+            "or .parquet and give it with --from PATH."
+        )
+    return found, str(builder.hash)
+
+
+def _builder(datasets: Any, corpus: HubCorpus, revision: str | None) -> Any:
+    try:
+        return datasets.load_dataset_builder(corpus.repository, corpus.config, revision=revision)
+    except RuntimeError as error:
+        # Data sets that are a program are no longer run; the hub keeps a Parquet copy of them.
+        if "script" not in str(error) or revision is not None:
+            raise
+        return datasets.load_dataset_builder(corpus.repository, corpus.config, revision="refs/convert/parquet")
+
+
+def _require_hub(corpus: HubCorpus) -> None:
+    endpoint = os.environ.get("HF_ENDPOINT", _ENDPOINT)
+    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in {"1", "ON", "YES", "TRUE"}:
+        raise _unreachable(corpus, endpoint, "HF_HUB_OFFLINE is set")
+    request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310  (the user's own endpoint)
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):  # noqa: S310
+            pass
+    except urllib.error.HTTPError:
+        pass  # it answered
+    except OSError as error:
+        raise _unreachable(corpus, endpoint, str(error)) from error
+
+
+def _unreachable(corpus: HubCorpus, endpoint: str, reason: str) -> UsageError:
+    return UsageError(
+        f"{corpus.name} was to be read from the hub, but {endpoint} cannot be reached ({reason}). Give the "
+        "same text as local files with --from PATH (.txt, .jsonl, .parquet, .tokens or a folder of them), "
+        "or use the corpus `stories`, which needs no network."
+    )
+
+
+@contextmanager
+def _explained(corpus: HubCorpus) -> Iterator[None]:
+    try:
+        yield
+    except (OelmError, GeneratorExit):
+        raise
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"the hub has no data set {corpus.name} that you may read ({error}). Check its name as "
+            "owner/name or owner/name:config, log in with `hf auth login` if it is gated, or give local "
+            "text with --from PATH."
+        ) from error
+    except Exception as error:  # datasets passes on whatever its many backends raise
+        raise OelmError(
+            f"reading {corpus.name} from the hub broke off: {type(error).__name__}: {error}. Run the same "
+            "command again to continue where it stopped, or give local text with --from PATH."
+        ) from error

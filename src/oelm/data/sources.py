@@ -1,0 +1,240 @@
+"""Corpora by name and by path: what to read, and which part of it belongs to which split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oelm.data import stories
+from oelm.data.allocation import SPLITS, Allocation, period_for
+from oelm.data.documents import Rule, derive_rule
+from oelm.data.hub import SPLIT_NAMES, HubCorpus, open_hub
+from oelm.data.meta import HeldOut, InputFile, Request
+from oelm.data.readers import RowFiles, Source, Stories, TextFiles
+from oelm.errors import BadData, UnknownName, UsageError
+from oelm.spec.base import digest
+from oelm.spec.data import DataSpec, Split
+
+STORIES = "stories"
+STORIES_TOKENS = 2_000_000
+"""How many training tokens of stories there are unless another number is asked for: the corpus has no end."""
+
+HUB_CORPORA = {
+    "tinystories": HubCorpus("roneneldan/TinyStories"),
+    "openwebtext": HubCorpus("Skylion007/openwebtext"),
+    "wikitext-103": HubCorpus("Salesforce/wikitext", "wikitext-103-v1", lines=True),
+}
+TEXT_FORMATS = (".txt", ".tokens", ".raw")
+ROW_FORMATS = (".jsonl", ".parquet")
+
+_SAMPLE_BYTES = 4 << 20
+_FILES_ARE_DOCUMENTS = 20  # from this many unsplit text files on, unless something inside them says otherwise
+_BYTES_PER_TOKEN = 4  # of English in GPT-2's vocabulary: for estimates only
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A source, how its documents are shared out, and after how many tokens to stop (of its own split)."""
+
+    source: Source
+    allocation: Allocation
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Everything to read for a request."""
+
+    sections: tuple[Section, ...]
+    held_out: HeldOut
+    revision: str | None = None
+
+
+def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
+    """Say exactly what a spec asks for, without the network and without reading more than a sample.
+
+    Raises UnknownName, UsageError or BadData where it asks for nothing that can be read.
+    """
+    tokens = spec.tokens
+    inputs: tuple[InputFile, ...] = ()
+    if spec.source is not None:
+        if spec.corpus == STORIES:
+            raise UsageError(
+                f"the corpus {STORIES!r} is generated, but --from {spec.source} was given. Give the text "
+                "another name, or leave --from out."
+            )
+        files = find_files(spec.source)
+        own_splits(files)  # what cannot be told apart is refused before anything is done
+        origin, rule = "files", _rule_of(files, spec.source, documents)
+        inputs = tuple(_input(path) for path in files)
+    elif spec.corpus == STORIES:
+        origin, rule = f"generator:{_generator_version()}", "stories"
+        tokens = tokens or STORIES_TOKENS
+    else:
+        hub = hub_corpus(spec.corpus)
+        origin, rule = f"hub:{hub.name}", "articles" if hub.lines else "rows"
+    if documents not in {None, rule}:
+        raise UsageError(
+            f"--documents {documents} was asked for, but the documents of {spec.corpus} ({origin}) are "
+            f"{rule}. Leave it out, or give the text as local files with --from PATH."
+        )
+    return Request(
+        corpus=spec.corpus,
+        origin=origin,
+        documents=rule,
+        vocab_size=spec.vocab_size,
+        tokens=tokens,
+        seed=spec.seed,
+        inputs=inputs,
+    )
+
+
+def open_corpus(request: Request, revision: str | None = None) -> Corpus:
+    """Open what a request names. Only here is the hub asked."""
+    sources: Mapping[Split, Source]
+    if request.corpus == STORIES:
+        sources = {"train": Stories(request.seed)}
+    elif request.origin == "files":
+        sources = _local_sources(request)
+    else:
+        sources, revision = open_hub(hub_corpus(request.corpus), revision)
+    own = tuple(split for split in SPLITS if split in sources)
+    drawn = tuple(split for split in SPLITS if split not in sources)
+    period = period_for(_expected_bytes(sources["train"], request.tokens))
+    return Corpus(
+        sections=tuple(
+            Section(
+                sources[split],
+                Allocation(split, drawn if split == "train" else (), period, request.seed),
+                _limit(split, request.tokens),
+            )
+            for split in own
+        ),
+        held_out=HeldOut(own=own if drawn != ("val", "test") else (), drawn=drawn, period=period),
+        revision=revision,
+    )
+
+
+def block_bytes_for(tokens: int | None) -> int:
+    """Return how much text to encode at a time: so little that a subset ends near the number asked for."""
+    most, least = 1 << 20, 1 << 10
+    return most if tokens is None else max(least, min(most, tokens * _BYTES_PER_TOKEN // 64))
+
+
+def hub_corpus(name: str) -> HubCorpus:
+    """Return the data set that a name stands for."""
+    if name in HUB_CORPORA:
+        return HUB_CORPORA[name]
+    if "/" not in name:
+        raise UnknownName(
+            "corpus",
+            name,
+            (*HUB_CORPORA, STORIES),
+            "A data set of the hub is named owner/name; local text takes any name with --from PATH.",
+        )
+    repository, _, config = name.partition(":")
+    return HubCorpus(repository, config or None)
+
+
+def find_files(path: Path) -> list[Path]:
+    """Return the text files at a path, a file or a folder, in the order of their names."""
+    known = (*TEXT_FORMATS, *ROW_FORMATS)
+    if path.is_dir():
+        files = sorted(
+            file
+            for file in path.rglob("*")
+            if file.suffix in known
+            and file.is_file()
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        )
+        if not files:
+            raise BadData(f"the folder {path} holds no {', '.join(known)}. Give a folder that does, or a file.")
+    elif not path.exists():
+        raise BadData(f"there is nothing at {path}. Give --from an existing file or folder.")
+    elif path.suffix not in known:
+        raise BadData(
+            f"{path} is of no format that is read here: {', '.join(known)}. Rename it if it is text, or convert it."
+        )
+    else:
+        files = [path]
+    if not any(file.stat().st_size for file in files):
+        raise BadData(f"{path} is empty: there is no text to prepare. Give --from a file or folder with text.")
+    return files
+
+
+def split_of(path: Path) -> Split | None:
+    """Tell from a relative path to which split a file belongs; the word nearest to the end decides."""
+    words = re.split(r"[^a-z0-9]+", str(path).lower())
+    return next((SPLIT_NAMES[word] for word in reversed(words) if word in SPLIT_NAMES), None)
+
+
+def own_splits(files: Sequence[Path]) -> dict[Split, list[Path]]:
+    """Group files by the splits their names state; all are training files unless some are called that."""
+    root = files[0].parent if len(files) == 1 else _common_folder(files)
+    named = [(split_of(file.relative_to(root)), file) for file in files]
+    if len(files) == 1 or "train" not in {split for split, _ in named}:
+        return {"train": list(files)}
+    if nameless := [file for split, file in named if split is None]:
+        raise BadData(
+            f"{root} has files for training and others, so each must say in its name to which split it "
+            f"belongs, and {nameless[0]} does not. Put train, val or test into its name, or move it away."
+        )
+    return {split: [file for its, file in named if its == split] for split in SPLITS if split in dict(named)}
+
+
+def _common_folder(files: Sequence[Path]) -> Path:
+    folders = [set(file.parents) for file in files]
+    return max(set.intersection(*folders), key=lambda folder: len(folder.parts))
+
+
+def _rule_of(files: Sequence[Path], source: Path, asked: Rule | None) -> Rule:
+    rows = {file.suffix in ROW_FORMATS for file in files}
+    if len(rows) == 2:
+        raise BadData(
+            f"{source} mixes text files with files of rows "
+            f"({', '.join(sorted({file.suffix for file in files}))}). Give --from a folder of one kind."
+        )
+    if rows == {True}:
+        return "rows"
+    if asked == "rows":
+        raise UsageError(f"--documents rows was asked for, but {source} is plain text. Rows are in .jsonl or .parquet.")
+    if asked is not None:
+        return asked
+    first = next(file for file in files if file.stat().st_size)
+    try:
+        with first.open("rb") as file:
+            rule = derive_rule(file.read(_SAMPLE_BYTES))
+    except OSError as error:
+        raise BadData(f"{first} cannot be read: {error.strerror}. Give yourself access to it.") from error
+    many = len(files) >= _FILES_ARE_DOCUMENTS and list(own_splits(files)) == ["train"]
+    return "files" if many and rule in {"lines", "paragraphs"} else rule
+
+
+def _local_sources(request: Request) -> dict[Split, Source]:
+    groups = own_splits([Path(file.path) for file in request.inputs])
+    if request.documents == "rows":
+        return {split: RowFiles(files) for split, files in groups.items()}
+    return {split: TextFiles(files, request.documents) for split, files in groups.items()}
+
+
+def _input(path: Path) -> InputFile:
+    state = path.stat()
+    return InputFile(path=str(path.absolute()), size=state.st_size, mtime_ns=state.st_mtime_ns)
+
+
+def _generator_version() -> str:
+    """Name the generator by what it tells, so that a changed grammar is another corpus."""
+    return digest([story.text for story in stories.generate(0, 100)])[:12]
+
+
+def _expected_bytes(source: Source, tokens: int | None) -> int | None:
+    wanted = None if tokens is None else tokens * _BYTES_PER_TOKEN
+    known = [size for size in (source.size, wanted) if size is not None]
+    return min(known, default=None)
+
+
+def _limit(split: Split, tokens: int | None) -> int | None:
+    """Return after how many tokens to stop; a subset's own held-out splits are a twentieth of it."""
+    return None if tokens is None else tokens if split == "train" else max(1, tokens // 20)

@@ -1,0 +1,1 @@
+"""Doors to other tools: pretrained models, their Trainer, their checkpoints."""

@@ -1,0 +1,158 @@
+"""Head-wise orthogonal weights, and the draws they are compared with.
+
+A projection of H heads maps an input of size I to H vectors of size K. It is head-wise orthogonal when every
+K x I block W_h has orthonormal rows, W_h W_h^T = 1. Blocks are drawn independently: heads never mix before the
+softmax, so nothing is gained by making them orthogonal to one another.
+
+All draws are made in float64 on one thread, so that the same seed gives the same bytes whatever the thread
+count; the caller casts. The signs of a QR decomposition are fixed by making R's diagonal positive: only then is
+the draw uniform (Haar) and the decomposition unique.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from oelm.errors import BadShape, NotCarriedOut
+from oelm.spec.method import InitSpec
+from oelm.spec.seeds import derived_seed
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run the block on one thread: blocked QR sums in another order on more, and the last bits differ."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def stream(seed: int, *purpose: str | int) -> torch.Generator:
+    """Return the CPU generator that belongs to one purpose."""
+    return torch.Generator().manual_seed(derived_seed(seed, *purpose))
+
+
+def orthonormal_rows(source_HKI: Tensor) -> Tensor:
+    """Return, for each block, the orthonormal rows that span what the block's rows span.
+
+    W^T = QR with R's diagonal positive; the answer is Q^T. The row space is kept, the scale is dropped.
+    """
+    _refuse_wide_heads(source_HKI.shape[-2], source_HKI.shape[-1])
+    with one_thread():
+        basis_HIK, r_HKK = torch.linalg.qr(source_HKI.double().mT)
+        signs_HK = torch.where(r_HKK.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
+        rows_HKI: Tensor = (basis_HIK * signs_HK.unsqueeze(-2)).mT.contiguous()
+    return rows_HKI
+
+
+def gaussian(num_heads: int, head_size: int, input_size: int, generator: torch.Generator) -> Tensor:
+    """Draw independent standard normal entries."""
+    return torch.randn(num_heads, head_size, input_size, generator=generator, dtype=torch.float64)
+
+
+def matched_in_scale(weight_HKI: Tensor) -> Tensor:
+    """Rescale each head to the Frobenius norm sqrt(K) of an orthogonal one, and leave its directions alone."""
+    norm_H11: Tensor = torch.linalg.matrix_norm(weight_HKI, keepdim=True)
+    return weight_HKI * (math.sqrt(weight_HKI.shape[-2]) / norm_H11)
+
+
+def coordinate_slices(
+    num_heads: int, head_size: int, input_size: int, first: int, generator: torch.Generator
+) -> Tensor:
+    """Let each head read K coordinates of its input with random signs: orthogonal with no matrix product.
+
+    Head h reads the coordinates from first + hK on, round the end. Q starts at 0 and K at the next head's place,
+    so that a head never compares a coordinate with itself.
+    """
+    _refuse_wide_heads(head_size, input_size)
+    rows = torch.arange(num_heads * head_size)
+    weight = torch.zeros(num_heads * head_size, input_size, dtype=torch.float64)
+    signs = torch.randint(0, 2, (num_heads * head_size,), generator=generator) * 2.0 - 1.0
+    weight[rows, (first + rows) % input_size] = signs.double()
+    return weight.view(num_heads, head_size, input_size)
+
+
+def randomised_hadamard(num_heads: int, head_size: int, input_size: int, generator: torch.Generator) -> Tensor:
+    """Give each head K rows of a Hadamard matrix whose columns have random signs.
+
+    A Hadamard matrix of Sylvester's kind exists for powers of two. An input of size 2^a m with m odd takes the
+    Kronecker product with a random m x m rotation, which is orthogonal too.
+    """
+    _refuse_wide_heads(head_size, input_size)
+    power = input_size & -input_size
+    hadamard = torch.ones(1, 1, dtype=torch.float64)
+    two = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    while hadamard.shape[0] < power:
+        hadamard = torch.kron(two, hadamard)
+    heads = []
+    for _ in range(num_heads):
+        odd = input_size // power
+        rotation = orthonormal_rows(gaussian(1, odd, odd, generator))[0]
+        rows = torch.randperm(input_size, generator=generator)[:head_size]
+        signs = torch.randint(0, 2, (input_size,), generator=generator) * 2.0 - 1.0
+        full = torch.kron(hadamard / math.sqrt(power), rotation)
+        heads.append(full[rows] * signs)
+    return torch.stack(heads)
+
+
+def draw(
+    init: InitSpec,
+    shape: tuple[int, int, int],
+    generator: torch.Generator,
+    *,
+    current_HKI: Tensor | None = None,
+    is_key: bool = False,
+) -> Tensor:
+    """Draw one Q or K projection of `shape` (H, K, I) as `init` says, in float64 on the CPU."""
+    if init.correlation:
+        raise NotCarriedOut(f"init.correlation={init.correlation} (K drawn near Q) is not carried out yet; use 0.")
+    num_heads, head_size, input_size = shape
+    if init.shape == "slice":
+        first = head_size if is_key else 0
+        return init.gain * coordinate_slices(num_heads, head_size, input_size, first, generator)
+    if init.shape == "hadamard":
+        return init.gain * randomised_hadamard(num_heads, head_size, input_size, generator)
+    if init.shape not in ("normal", "orthogonal"):
+        raise NotCarriedOut(f"init.shape={init.shape!r} draws nothing; there is no weight to make.")
+    source_HKI = gaussian(num_heads, head_size, input_size, generator)
+    if init.source == "current":
+        if current_HKI is None:
+            raise NotCarriedOut("init.source='current' needs the weights that are there now, and none were given.")
+        frame_HKI = current_HKI.detach().to("cpu", torch.float64)
+        # A random mixture of a head's own rows: keeps the row space, forgets everything else about them.
+        source_HKI = (
+            frame_HKI
+            if init.shape == "orthogonal"
+            else (gaussian(num_heads, head_size, head_size, generator) @ orthonormal_rows(frame_HKI))
+        )
+    if init.shape == "normal":
+        weight_HKI = matched_in_scale(source_HKI) if init.matched else source_HKI * (init.deviation or 1.0)
+    elif init.scope == "global":
+        flat_KI = source_HKI.reshape(1, num_heads * head_size, input_size)
+        weight_HKI = orthonormal_rows(flat_KI).view(num_heads, head_size, input_size)
+    else:
+        weight_HKI = orthonormal_rows(source_HKI)
+    return init.gain * weight_HKI
+
+
+def departure(weight_HKI: Tensor, gain: float = 1.0) -> float:
+    """Measure how far heads are from orthogonal: the largest entry of |W_h W_h^T / gain^2 - 1|."""
+    unit_HKI = weight_HKI.detach().double() / gain
+    eye = torch.eye(unit_HKI.shape[-2], dtype=torch.float64, device=unit_HKI.device)
+    return float((unit_HKI @ unit_HKI.mT - eye).abs().max())
+
+
+def _refuse_wide_heads(rows: int, input_size: int) -> None:
+    if rows > input_size:
+        raise BadShape(
+            f"{rows} orthonormal rows were asked for in an input of size {input_size}, which holds at most "
+            f"{input_size}. Take a head size of {input_size} or less, or (for init.scope='global', where all heads "
+            "share one frame) init.scope='head', or init.shape='normal'."
+        )

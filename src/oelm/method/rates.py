@@ -1,0 +1,45 @@
+"""Learning-rate multipliers: by role, by layer, and geometric by depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from oelm.method.projection import Projection
+from oelm.method.schedule import resolve_layers
+from oelm.spec.method import RatesSpec
+
+_THROUGH_LAYER_NUMBER = re.compile(r"^(?:.*?\.)??\d+(?=\.)")
+
+
+def layer_prefixes(projections: Iterable[Projection]) -> dict[str, int]:
+    """Map the dotted name of each layer ('blocks.3') to its number, as the projections in it tell it."""
+    found = {}
+    for projection in projections:
+        match = _THROUGH_LAYER_NUMBER.match(projection.name)
+        if match:
+            found[match.group()] = projection.layer
+    return found
+
+
+def multipliers(names: Iterable[str], projections: list[Projection], rates: RatesSpec) -> dict[str, float]:
+    """Return the learning-rate multiplier of each parameter name.
+
+    With depth decay r and L layers, layer l has r^(L-1-l), what lies before the layers (embeddings) r^L and what
+    lies behind them 1. Tied tensors have one name, that of the embedding, and so the smallest rate.
+    """
+    prefixes = layer_prefixes(projections)
+    depth = 1 + max(prefixes.values(), default=-1)
+    by_layer = {resolve_layers((layer,), depth)[0]: factor for layer, factor in rates.layers.items()}
+    roles = {projection.name: projection.role for projection in projections}
+    result = {}
+    for name in names:
+        layer = next((number for prefix, number in prefixes.items() if name.startswith(prefix + ".")), None)
+        factor = 1.0
+        if layer is not None:
+            factor = by_layer.get(layer, 1.0) * rates.layer_decay ** (depth - 1 - layer)
+        elif "embed" in name:
+            factor = rates.layer_decay**depth
+        role = roles.get(name.rpartition(".")[0])
+        result[name] = factor * (rates.roles.get(role, 1.0) if role else 1.0)
+    return result

@@ -1,0 +1,183 @@
+"""A model from its spec: our GPT, or a `transformers` model by named configuration, local directory or hub name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from oelm.errors import BadData, InvalidSpec, UnknownName
+from oelm.models.gpt import GPT
+from oelm.spec.model import GPT_SIZES, ForeignSpec, GPTSpec, ModelSpec
+from oelm.spec.seeds import derived_seed
+
+
+@dataclass(frozen=True)
+class NamedConfig:
+    """A published architecture without its weights: a configuration class of `transformers` and its fields."""
+
+    config: str
+    head: str
+    """The Auto class of the model's own head."""
+    hub: str | None
+    """Where the pretrained weights are; None for sizes nobody trained."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    labelled: str = "AutoModelForSequenceClassification"
+
+
+_MASKED, _CAUSAL, _SEQ2SEQ = "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
+_IMAGE = "AutoModelForImageClassification"
+_SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+_ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+
+CONFIGS: dict[str, NamedConfig] = {
+    "bert-base": NamedConfig("BertConfig", _MASKED, "google-bert/bert-base-uncased"),
+    "bert-large": NamedConfig("BertConfig", _MASKED, "google-bert/bert-large-uncased", _LARGE),
+    "bert-tiny": NamedConfig("BertConfig", _MASKED, "google/bert_uncased_L-2_H-128_A-2",
+                             {**_SMALL, "num_attention_heads": 2, "intermediate_size": 512}),
+    "roberta-base": NamedConfig("RobertaConfig", _MASKED, "FacebookAI/roberta-base", _ROBERTA),
+    "electra-small": NamedConfig("ElectraConfig", _MASKED, "google/electra-small-discriminator"),
+    "distilbert": NamedConfig("DistilBertConfig", _MASKED, "distilbert/distilbert-base-uncased"),
+    "deberta-v3-base": NamedConfig("DebertaV2Config", _MASKED, "microsoft/deberta-v3-base", {
+        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+        "relative_attention": True, "position_buckets": 256, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
+        "norm_rel_ebd": "layer_norm", "type_vocab_size": 0, "position_biased_input": False, "layer_norm_eps": 1e-7}),
+    "modernbert-base": NamedConfig("ModernBertConfig", _MASKED, "answerdotai/ModernBERT-base"),
+    "vit-base": NamedConfig("ViTConfig", _IMAGE, "google/vit-base-patch16-224", labelled=_IMAGE),
+    "gpt2": NamedConfig("GPT2Config", _CAUSAL, "openai-community/gpt2"),
+    "gpt2-medium": NamedConfig("GPT2Config", _CAUSAL, "openai-community/gpt2-medium",
+                               {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
+    "pythia-70m": NamedConfig("GPTNeoXConfig", _CAUSAL, "EleutherAI/pythia-70m", {
+        "vocab_size": 50304, "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8,
+        "intermediate_size": 2048}),
+    "opt-125m": NamedConfig("OPTConfig", _CAUSAL, "facebook/opt-125m"),
+    "llama-tiny": NamedConfig("LlamaConfig", _CAUSAL, None,
+                              {**_SMALL, "num_key_value_heads": 2, "vocab_size": 32000}),
+    "mistral-tiny": NamedConfig("MistralConfig", _CAUSAL, None,
+                                {**_SMALL, "num_key_value_heads": 2, "vocab_size": 32000}),
+    "qwen3-tiny": NamedConfig("Qwen3Config", _CAUSAL, None,
+                              {**_SMALL, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 32000}),
+    "t5-small": NamedConfig("T5Config", _SEQ2SEQ, "google-t5/t5-small"),
+    "bart-base": NamedConfig("BartConfig", _SEQ2SEQ, "facebook/bart-base", {
+        "d_model": 768, "encoder_layers": 6, "decoder_layers": 6, "encoder_attention_heads": 12,
+        "decoder_attention_heads": 12, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072}),
+}
+
+
+def spec_of(name: str, labels: int | None = None) -> ModelSpec:
+    """Return the spec that a name on a command line stands for.
+
+    Raises:
+        InvalidSpec: labels for our GPT, which has no classification head.
+        UnknownName: neither a size, nor a configuration, nor a directory, nor the form of a hub name.
+
+    """
+    if name in GPT_SIZES:
+        if labels is not None:
+            raise InvalidSpec(f"{labels} labels were asked for, but {name} is our GPT, which predicts tokens. "
+                              "Leave --labels out, or name a configuration such as bert-base.")
+        size = GPT_SIZES[name]
+        # Sizes that take their vocabulary from the data are shown with that of GPT-2.
+        return size if size.vocab_size else size.model_copy(update={"vocab_size": 50257})
+    if name in CONFIGS:
+        return ForeignSpec(name=name, labels=labels, pretrained=False)
+    if Path(name).is_dir() or name.count("/") == 1:
+        return ForeignSpec(name=name, labels=labels)
+    raise UnknownName("model", name, [*GPT_SIZES, *CONFIGS], "A local directory or a hub name (owner/model) will do too.")
+
+
+def build(spec: ModelSpec, *, seed: int = 0, device: str | torch.device = "cpu") -> nn.Module:
+    """Build a model; what is not loaded is drawn from `seed` and from nothing else."""
+    if isinstance(spec, GPTSpec):
+        return GPT(spec, seed, device)
+    with _seeded(seed, spec.name):
+        return build_foreign(spec).to(device)
+
+
+def build_foreign(spec: ForeignSpec) -> nn.Module:
+    """Build a `transformers` model with its own head, or with a classification head of `labels` classes.
+
+    Raises:
+        InvalidSpec: pretrained weights of a named configuration, which has none.
+        BadData: the directory or hub name cannot be read.
+
+    """
+    if spec.name in CONFIGS:
+        named = CONFIGS[spec.name]
+        if spec.pretrained:
+            raise InvalidSpec(f"{spec.name!r} is a named configuration without weights. Say pretrained=False for the "
+                              f"architecture from scratch, or give the name of weights ({named.hub or 'on the hub'}) or "
+                              "their directory.")
+        config = _transformers(named.config)(**named.fields, **_labels(spec))
+        return _auto(named.labelled if spec.labels else named.head).from_config(config)  # type: ignore[no-any-return]
+    config = _read(_transformers("AutoConfig"), spec.name, **_labels(spec))
+    auto = _auto(_labelled_class(config) if spec.labels else _head_of(config))
+    if spec.pretrained:
+        return _read(auto, spec.name, config=config)  # type: ignore[no-any-return]
+    return auto.from_config(config)  # type: ignore[no-any-return]
+
+
+def _read(cls: Any, name: str, **options: Any) -> Any:
+    try:
+        return cls.from_pretrained(name, **options)
+    except (OSError, ValueError) as error:
+        raise BadData(f"the model {name!r} could not be read ({str(error).splitlines()[0]}). Give a directory that "
+                      "save_pretrained wrote, a hub name this machine can reach, or a named configuration: "
+                      f"{', '.join(CONFIGS)}.") from error
+
+
+def _labels(spec: ForeignSpec) -> dict[str, int]:
+    return {"num_labels": spec.labels} if spec.labels else {}
+
+
+def _labelled_class(config: Any) -> str:
+    return _IMAGE if config.model_type == "vit" else "AutoModelForSequenceClassification"
+
+
+def _head_of(config: Any) -> str:
+    """Return the class that a saved configuration names, or that of the bare model."""
+    architectures = getattr(config, "architectures", None) or ["AutoModel"]
+    return str(architectures[0])
+
+
+def _auto(name: str) -> Any:
+    cls = _transformers(name)
+    # A concrete class builds from a configuration under another name than the Auto classes do.
+    return cls if name.startswith("Auto") else _Concrete(cls)
+
+
+class _Concrete:
+    """A model class in the manner of an Auto class."""
+
+    def __init__(self, cls: Any) -> None:
+        self.cls = cls
+
+    def from_config(self, config: Any) -> Any:
+        return self.cls(config)
+
+    def from_pretrained(self, name: str, **options: Any) -> Any:
+        return self.cls.from_pretrained(name, **options)
+
+
+def _transformers(name: str) -> Any:
+    import transformers
+
+    try:
+        return getattr(transformers, name)
+    except AttributeError:
+        raise BadData(f"the model is of class {name!r}, which transformers {transformers.__version__} does not have. "
+                      "Load it yourself and call oelm.apply on it.") from None
+
+
+@contextmanager
+def _seeded(seed: int, name: str) -> Iterator[None]:
+    """Let torch's global draws depend on the seed inside, and not at all outside."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, "model", name))
+        yield

@@ -1,0 +1,38 @@
+"""A linear map that only reads coordinates.
+
+Rows that are signed unit vectors of consecutive coordinates need no matrix product, forward or backward: the
+output is the input turned round by some places and multiplied by signs. The dense weight stays as the parameter,
+frozen, so that counting, hashing, saving and exporting see an ordinary linear layer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class SlicedLinear(nn.Linear):
+    """An `nn.Linear` without bias whose frozen rows read consecutive coordinates, round the end, with signs."""
+
+    signs: Tensor
+
+    def __init__(self, dense: nn.Linear) -> None:
+        super().__init__(dense.in_features, dense.out_features, bias=False, device="meta")
+        self.weight = dense.weight
+        columns = self.weight.detach().abs().argmax(dim=1)
+        self.first = int(columns[0])
+        signs = self.weight.detach().gather(1, columns[:, None])[:, 0]
+        self.register_buffer("signs", signs.clone(), persistent=False)
+        self.places = (self.first + torch.arange(dense.out_features)) % dense.in_features
+        if not torch.equal(columns.cpu(), self.places) or int(self.weight.count_nonzero()) != dense.out_features:
+            raise ValueError("the rows are not signed unit vectors of consecutive coordinates")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Read the coordinates; where the weight has been unfrozen, multiply by it."""
+        if self.weight.requires_grad:
+            return super().forward(x)
+        if self.out_features == self.in_features:
+            return torch.roll(x, -self.first, dims=-1) * self.signs
+        if self.first + self.out_features <= self.in_features:
+            return x.narrow(-1, self.first, self.out_features) * self.signs
+        return x[..., self.places.to(x.device)] * self.signs

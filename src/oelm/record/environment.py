@@ -1,0 +1,100 @@
+"""Where a number was born: machine, versions, commit, command.
+
+Asked once at the start of every run: so it is quick, and what cannot be found out is None, not an error.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import oelm
+from oelm.record.schema import EnvironmentRecord
+
+STATUS_SECONDS = 0.08
+"""How long git may look for changes. On a slow file system `dirty` is None: not known."""
+
+
+def environment(device: str, torch_version: str, command: str | None = None) -> EnvironmentRecord:
+    """Describe this process. `device` is "cpu" (its model is looked up) or the name of the accelerator."""
+    tree = source_tree()
+    commit = commit_of(tree) if tree else None
+    return EnvironmentRecord(
+        oelm=oelm.__version__,
+        python=platform.python_version(),
+        torch=torch_version,
+        platform=platform.platform(),
+        device=cpu_model() if device == "cpu" else device,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        commit=commit,
+        dirty=is_dirty(tree) if tree and commit else None,
+        command=command if command is not None else shlex.join(sys.orig_argv),
+    )
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's model as the kernel names it, else its architecture."""
+    try:
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name" and value.strip():
+                return value.strip()
+    except OSError:
+        pass
+    return platform.machine() or "cpu"
+
+
+def source_tree() -> Path | None:
+    """Return the checkout that this program's code comes from, else the one around the working directory.
+
+    An installed copy may lie in a virtual environment inside some checkout; that one is not its source.
+    """
+    package = Path(oelm.__file__).resolve().parent
+    own = checkout_around(package)
+    if own and package == own / "src" / package.name:
+        return own
+    try:
+        return checkout_around(Path.cwd())
+    except OSError:  # the working directory has been removed
+        return None
+
+
+def checkout_around(path: Path) -> Path | None:
+    """Return the nearest folder at or above `path` that git works in."""
+    return next((folder for folder in (path, *path.parents) if (folder / ".git").exists()), None)
+
+
+def commit_of(tree: Path) -> str | None:
+    """Read the commit from git's files: sure and quick, where starting git on a busy machine is neither."""
+    try:
+        git = tree / ".git"
+        if git.is_file():  # a worktree or submodule points to its directory
+            git = tree / git.read_text().strip().removeprefix("gitdir: ")
+        common = git / (git / "commondir").read_text().strip() if (git / "commondir").exists() else git
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head or None
+        name = head.removeprefix("ref: ")
+        for folder in (git, common):
+            if (folder / name).is_file():
+                return (folder / name).read_text().strip()
+        packed = (common / "packed-refs").read_text().splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def is_dirty(tree: Path) -> bool | None:
+    """Ask git whether tracked files have changed; None if it cannot say in time."""
+    command = ["git", "--no-optional-locks", "-C", str(tree), "status", "--porcelain", "--untracked-files=no"]
+    # Inside a hook GIT_DIR and its kin point to another repository than the one asked about.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(command, env=clean, capture_output=True, timeout=STATUS_SECONDS, check=True)  # noqa: S603  (arguments of our own)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return bool(done.stdout.strip())

@@ -1,0 +1,141 @@
+"""The record: the one thing a run leaves for everything that comes after it.
+
+`record.json` holds a `RunRecord`; `metrics.jsonl` beside it holds one `MetricRecord` per line. Both are plain
+JSON, read without torch. Losses are mean natural-log losses per predicted token.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, computed_field
+
+from oelm.spec.run import NUMERICS, RunSpec
+
+SCHEMA = 1
+Status = Literal["running", "complete", "interrupted", "failed"]
+
+
+class Record(BaseModel):
+    """What all records share. Later versions may add fields; reading ignores what it does not know.
+
+    JSON has no NaN and no infinity, and a run that diverged has both: they are written as the strings "NaN"
+    and "Infinity" and read back as floats.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss), infinite where a diverged loss is beyond the floats."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+class EnvironmentRecord(Record):
+    """Where a number was born."""
+
+    oelm: str
+    python: str
+    torch: str
+    platform: str
+    device: str
+    cores: int
+    commit: str | None
+    dirty: bool | None
+    command: str
+
+
+class ParametersRecord(Record):
+    """Scalars of the model as the run began."""
+
+    total: int
+    trainable: int
+    frozen: int
+
+
+class CostRecord(Record):
+    """FLOPs of one training step and bytes kept, by part, from shapes alone."""
+
+    forward_flops: dict[str, int]
+    backward_flops: dict[str, int]
+    removed_flops: int
+    """What freezing takes away from a step of the same model fully trained."""
+    weight_bytes: int
+    optimizer_bytes: int
+
+
+class SecondsRecord(Record):
+    """Where the time went."""
+
+    total: float
+    train: float
+    validation: float
+    checkpoint: float
+
+
+class DataRecord(Record):
+    """The corpus a run saw: tokens per split, and what is known of it."""
+
+    corpus: str
+    checksum: str
+    tokens: dict[str, int]
+    vocab_size: int
+    floor: dict[str, float] = {}
+    """Nats per token that no model can beat, by split, where the corpus is generated."""
+
+
+class ResultRecord(Record):
+    """What came out. The figure to report is `test_loss`, at the end of training; `best` is secondary."""
+
+    val_loss: float
+    test_loss: float | None
+    best_val_loss: float
+    best_step: int
+    train_tokens: int
+    tokens_per_second: float
+    flop_utilisation: float | None = None
+    peak_memory_bytes: int
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def test_perplexity(self) -> float | None:
+        """Perplexity of the test split."""
+        return None if self.test_loss is None else perplexity(self.test_loss)
+
+
+class RunRecord(Record):
+    """One run, whatever became of it."""
+
+    schema_version: int = SCHEMA
+    numerics: int = NUMERICS
+    fingerprint: str
+    status: Status
+    spec: RunSpec
+    environment: EnvironmentRecord
+    started: str
+    finished: str | None = None
+    step: int = 0
+    parameters: ParametersRecord | None = None
+    cost: CostRecord | None = None
+    data: DataRecord | None = None
+    seconds: SecondsRecord | None = None
+    result: ResultRecord | None = None
+    frozen_hashes: dict[str, str] = {}
+    """Frozen tensor -> sha256 of its bytes, verified when the run ended."""
+    error: str | None = None
+
+
+class MetricRecord(Record):
+    """One line of metrics.jsonl."""
+
+    kind: Literal["train", "val"]
+    step: int
+    loss: float
+    seconds: float
+    """Training seconds so far, without validation and checkpoints."""
+    learning_rate: float | None = None
+    tokens_per_second: float | None = None

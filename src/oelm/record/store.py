@@ -1,0 +1,83 @@
+"""Read and write what lies in a run's directory. Nothing here leaves half a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from oelm.errors import BadRecord
+from oelm.files import write_atomically
+from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
+from oelm.spec.run import RunSpec, fingerprint
+
+RECORD, METRICS = "record.json", "metrics.jsonl"
+
+
+def run_directory(root: Path, run: RunSpec) -> Path:
+    """Return where a run lives: its label or arm and seed for people, its fingerprint for certainty."""
+    name = run.label or f"{run.arm}-seed{run.seed}"
+    return root / f"{name.replace(':', '_').replace('/', '_')}_{fingerprint(run)}"
+
+
+def write_record(directory: Path, record: RunRecord) -> None:
+    """Write a run's record."""
+    write_atomically(directory / RECORD, record.model_dump_json(indent=1) + "\n")
+
+
+def read_record(directory: Path) -> RunRecord:
+    """Read a run's record; say in words what is wrong with it."""
+    path = directory / RECORD
+    try:
+        plain = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadRecord(f"{directory} holds no {RECORD}: no run has started there.") from None
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadRecord(
+            f"{path} is not whole JSON ({error}). Records are written in one step, so something else has "
+            "changed it; restore it or run again."
+        ) from error
+    version = plain.get("schema_version") if isinstance(plain, dict) else None
+    if isinstance(version, int) and version > SCHEMA:
+        raise BadRecord(f"{path} has schema version {version}; this program knows up to {SCHEMA}. Update oelm.")
+    try:
+        return RunRecord.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadRecord(
+            f"{path} is not a run's record: {'.'.join(map(str, first['loc']))}: {first['msg']} "
+            f"({error.error_count()} problems in all)."
+        ) from error
+
+
+def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadRecord]]:
+    """Read every record below a folder; what cannot be read is returned as well, never dropped."""
+    found: list[tuple[Path, RunRecord]] = []
+    bad: list[BadRecord] = []
+    for path in sorted(root.glob(f"**/{RECORD}")):
+        try:
+            found.append((path.parent, read_record(path.parent)))
+        except BadRecord as error:
+            bad.append(error)
+    return found, bad
+
+
+def read_metrics(directory: Path) -> list[MetricRecord]:
+    """Read a run's curve. A last line that a crash cut short is left out: resuming writes it anew."""
+    return list(_metrics(directory))
+
+
+def _metrics(directory: Path) -> Iterator[MetricRecord]:
+    path = directory / METRICS
+    if not path.exists():
+        return
+    lines = path.read_text(errors="replace").split("\n")  # torn bytes become a line that is refused below
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            yield MetricRecord.model_validate_json(line)
+        except ValidationError as error:
+            raise BadRecord(f"{path}, line {number}, is not a metric: {line[:80]!r}.") from error

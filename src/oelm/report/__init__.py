@@ -1,0 +1,1 @@
+"""From comparisons to pages that people read."""

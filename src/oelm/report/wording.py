@@ -1,0 +1,192 @@
+"""Every sentence that a reader of results meets, in English and in Chinese.
+
+The two stand side by side, so that none is changed alone. Names of arms, fields and files are not translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from oelm.errors import UnknownName
+
+Language = Literal["en", "zh"]
+Say = Callable[..., str]
+"""Call with a sentence's key and the values of its gaps."""
+
+SENTENCES: dict[str, tuple[str, str]] = {
+    # Numbers
+    "percent": ("{value} %", "{value}%"),
+    "range": ("{low} to {high} %", "{low}% 至 {high}%"),
+    "none": ("–", "–"),
+    "join": (" ", ""),
+    # What the answer is
+    "heading_verdict": ("The answer", "结论"),
+    "target": (
+        "The target: a perplexity at most {margin} above that of {reference}.",
+        "目标：困惑度比 {reference} 最多高 {margin}。",
+    ),
+    "distance": (
+        "Its perplexity is {difference} against {reference}, 95 % interval {interval}.",
+        "困惑度相对 {reference} 为 {difference}，95% 区间 {interval}。",
+    ),
+    "distance_one_seed": (
+        "Its perplexity is {difference} against {reference}, from one pair of seeds.",
+        "困惑度相对 {reference} 为 {difference}，仅来自一对种子。",
+    ),
+    "verdict_met": (
+        "With 95 % confidence it loses less than {margin}: the target is met.",
+        "在 95% 置信度下损失低于 {margin}：达到目标。",
+    ),
+    "verdict_not_met": (
+        "With 95 % confidence it loses more than {margin}: the target is not met.",
+        "在 95% 置信度下损失高于 {margin}：未达到目标。",
+    ),
+    "verdict_undecided": (
+        "{pairs} pairs of seeds do not settle whether it stays within {margin}.",
+        "{pairs} 对种子不足以判断损失是否在 {margin} 以内。",
+    ),
+    "verdict_one_seed": (
+        "One pair has no interval, so it decides nothing; add seeds.",
+        "一对种子没有置信区间，不能说明问题；请增加种子。",
+    ),
+    "verdict_lost": (
+        "But some runs failed or diverged, and those that are left are no fair sample.",
+        "但有运行失败或发散，剩下的种子不是公平的样本。",
+    ),
+    "verdict_no_pairs": (
+        "There is no figure yet: no seed is complete both here and in {reference}.",
+        "暂无数字：没有任何种子在本组和 {reference} 中都已完成。",
+    ),
+    "met": ("met", "达到"),
+    "not met": ("not met", "未达到"),
+    "undecided": ("undecided", "未定"),
+    "reference": ("reference", "参照"),
+    "progress": (
+        "{complete} of {expected} runs are complete.",
+        "共 {expected} 次运行，已完成 {complete} 次。",
+    ),
+    "judged_on_validation": (
+        (
+            "These data have no test split, so the figures are of the validation split, which is also "
+            "looked at during training. Take them as flattering."
+        ),
+        "该数据没有测试集，因此数字来自验证集；训练过程中也会查看验证集，结果可能偏乐观。",
+    ),
+    # The table
+    "heading_table": ("The arms side by side", "各组对比"),
+    "arm": ("arm", "实验组"),
+    "seeds": ("seeds", "种子数"),
+    "perplexity_test": ("test perplexity", "测试困惑度"),
+    "perplexity_val": ("validation perplexity", "验证困惑度"),
+    "difference": ("against {reference}", "相对 {reference}"),
+    "interval": ("95 % interval", "95% 区间"),
+    "verdict": ("within {margin}", "是否在 {margin} 内"),
+    "trained": ("trained", "训练参数"),
+    "frozen": ("frozen", "冻结参数"),
+    "speed": ("tokens/s", "词元/秒"),
+    "floor": ("floor", "下界"),
+    "table_note": (
+        (
+            "Perplexities are geometric means over seeds, at the end of training. Differences are paired "
+            "by seed: the same data order, and the same initial weights wherever the method does not touch "
+            "them. The verdict rests on one-sided 95 % bounds, which are a little narrower than the "
+            "two-sided interval. Tokens per second are what the runs had while others may have shared the "
+            "machine: no benchmark."
+        ),
+        (
+            "困惑度为各种子在训练结束时的几何平均。差异按种子配对：数据顺序相同，方法未改动之处初始权重也相"
+            "同。判定依据单侧 95% 界限，比双侧区间略窄。词元/秒是运行时的实测值，机器可能同时被其他任务占"
+            "用，不能当作基准测试。"
+        ),
+    ),
+    "mark_one_seed": (
+        "{mark} from one seed: no interval, and another seed may say otherwise.",
+        "{mark} 仅一个种子：没有置信区间，换一个种子结果可能不同。",
+    ),
+    "mark_dirty": (
+        ("{mark} from a source tree with uncommitted changes: its commit alone does not give this number back."),
+        "{mark} 源代码含未提交的修改：仅凭提交号无法复现该数字。",
+    ),
+    "mixed": (
+        "The runs differ in {field} ({values}): do not compare their speeds.",
+        "各次运行的 {field} 不同（{values}）：请勿比较其速度。",
+    ),
+    # The floor
+    "heading_floor": ("How low can it go?", "最低能到多少？"),
+    "floor_note": (
+        (
+            "This corpus is generated, so the perplexity that no model can beat is known exactly: {floor}. "
+            "That floor is for a reader who knows the generator and has read the story from its first "
+            "word. Context cuts raise it: a window sees only part of the story, so the floor itself is not "
+            "reachable."
+        ),
+        (
+            "该语料由程序生成，因此任何模型都无法超越的困惑度是精确已知的：{floor}。这个下界针对了解生成规则"
+            "、并从故事第一个词读起的读者。截断上下文会抬高它：一个窗口只能看到故事的一部分，所以下界本身无法"
+            "达到。"
+        ),
+    ),
+    # The plot
+    "heading_plot": ("How they got there", "收敛过程"),
+    "plot_step": ("step", "训练步数"),
+    "plot_loss": ("validation loss (nats per token)", "验证损失（nat/词元）"),
+    "plot_floor": ("floor", "下界"),
+    "plot_caption": (
+        (
+            "Validation loss along training: the line is the mean over seeds, the band reaches from the "
+            "lowest seed to the highest. The axis leaves out the steep fall of the first fifth of training."
+        ),
+        ("训练过程中的验证损失：线为各种子的均值，色带为最低到最高的种子。纵轴略去了训练前五分之一的急剧下降。"),
+    ),
+    "plot_missing": ("There is no curve yet.", "暂无曲线。"),
+    # The text
+    "heading_samples": ("What they write", "生成样本"),
+    "samples_of": ("{arm}, seed {seed}", "{arm}，种子 {seed}"),
+    # The evidence
+    "heading_evidence": ("Where each number was born", "每个数字的出处"),
+    "evidence_note": (
+        "Every figure above leads here, and from here to the record of its run.",
+        "上文每个数字都链接到这里，再由这里链接到对应运行的记录。",
+    ),
+    "seed": ("seed", "种子"),
+    "perplexity": ("perplexity", "困惑度"),
+    "record": ("record", "记录"),
+    "spec": ("spec", "配置"),
+    "commit": ("commit", "提交"),
+    "command": ("command", "命令"),
+    "machine": ("machine", "机器"),
+    "no_commit": ("no commit known", "提交号未知"),
+    "uncommitted": ("with uncommitted changes", "含未提交的修改"),
+    # What is not in the table
+    "heading_gaps": ("Runs without a figure", "没有数字的运行"),
+    "gap_missing": ("has not been run", "尚未运行"),
+    "gap_running": ("is running, at step {step}", "正在运行，第 {step} 步"),
+    "gap_interrupted": ("was interrupted at step {step}", "在第 {step} 步中断"),
+    "gap_failed": ("failed at step {step}: {error}", "在第 {step} 步失败：{error}"),
+    "gap_diverged": ("diverged: its loss is not a finite number", "已发散：损失不是有限的数"),
+    "gap_unmeasured": ("ended without a loss to judge it by", "结束时没有可供评判的损失"),
+    "no_reason": ("no reason recorded", "未记录原因"),
+    "heading_ignored": ("Records that are not of this study", "不属于本研究的记录"),
+    "ignored_differs": ("{field} is {found}; the study has {meant}", "{field} 为 {found}；本研究为 {meant}"),
+    "ignored_twin": ("repeats the run in {other}", "与 {other} 中的运行重复"),
+    "heading_unreadable": ("Files that cannot be read", "无法读取的文件"),
+    # The page itself
+    "made_by": (
+        "Made by oelm {version} from the records below {root}.",
+        "由 oelm {version} 根据 {root} 下的记录生成。",
+    ),
+}
+
+
+def wording(language: str) -> Say:
+    """Return the speaker of a language: key and values in, sentence out."""
+    languages = get_args(Language)
+    if language not in languages:
+        raise UnknownName("language", language, languages)
+    column = languages.index(language)
+
+    def say(key: str, **values: Any) -> str:
+        return SENTENCES[key][column].format(**values)
+
+    return say

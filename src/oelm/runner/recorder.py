@@ -1,0 +1,94 @@
+"""The record of a run in the making: rewritten whole at each stage, so that there always is one."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oelm.record.environment import environment
+from oelm.record.schema import EnvironmentRecord, RunRecord, SecondsRecord, Status
+from oelm.record.store import RECORD, read_record, write_record
+from oelm.spec.run import RunSpec, fingerprint
+from oelm.train.distributed import World
+from oelm.train.loop import Interrupted, Progress
+
+
+@dataclass
+class Recorder:
+    """Gathers what is known of a run and writes it down."""
+
+    run: RunSpec
+    directory: Path
+    world: World
+    facts: dict[str, Any] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self._began = time.perf_counter()
+        self._environment = self._where()
+        self._earlier_seconds = 0.0
+        self._started = _now()
+        if (self.directory / RECORD).exists():
+            before = read_record(self.directory)
+            self._started = before.started
+            self._earlier_seconds = before.seconds.total if before.seconds else 0.0
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall time of the run so far, over all its sessions."""
+        return self._earlier_seconds + time.perf_counter() - self._began
+
+    def write(self, status: Status, error: str | None = None) -> RunRecord:
+        """Write the record as it stands; only the leading process does."""
+        progress = self.progress
+        record = RunRecord(
+            fingerprint=fingerprint(self.run),
+            status=status,
+            spec=self.run,
+            environment=self._environment,
+            started=self._started,
+            finished=None if status == "running" else _now(),
+            step=progress.step,
+            error=error,
+            seconds=SecondsRecord(
+                total=self.wall_seconds,
+                train=progress.train_seconds,
+                validation=sum(progress.validation_seconds),
+                checkpoint=progress.checkpoint_seconds,
+            ),
+            **self.facts,
+        )
+        if self.world.leads:
+            write_record(self.directory, record)
+        return record
+
+    @contextmanager
+    def whatever_happens(self) -> Iterator[None]:
+        """Leave a record of how the block ended, if it did not end well."""
+        try:
+            yield
+        except Interrupted as wish:
+            self.write("interrupted", error=str(wish))
+            raise
+        except KeyboardInterrupt:
+            self.write("interrupted", error="interrupted at once, before the step in hand was done")
+            raise
+        except BaseException:
+            self.write("failed", error=traceback.format_exc())
+            raise
+
+    def _where(self) -> EnvironmentRecord:
+        device = torch.cuda.get_device_name() if self.world.device.type == "cuda" else "cpu"
+        return environment(device, torch.__version__)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

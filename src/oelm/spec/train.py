@@ -1,0 +1,56 @@
+"""Training as a value."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from oelm.spec.base import NoEffect, Spec
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainSpec(Spec):
+    """AdamW with warm-up and decay; how often to look; what the machine does."""
+
+    steps: PositiveInt = 1000
+    batch_size: PositiveInt = 8
+    """Sequences per optimiser step, over all processes and accumulated parts together."""
+    accumulation: PositiveInt = 1
+    """Into how many parts, one after another, each process cuts its share of the batch."""
+    learning_rate: PositiveFloat = 3e-4
+    min_learning_rate: NonNegativeFloat = 0.0
+    warmup_steps: NonNegativeInt = 100
+    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.01
+    grad_clip: NonNegativeFloat = 1.0
+    """The largest norm of the gradient; 0: no limit."""
+    eval_every: PositiveInt = 250
+    eval_tokens: PositiveInt = 65_536
+    """How much of the validation split is looked at along the way; at the end it is all of it."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compiled: bool = False
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: PositiveInt = 1
+    """CPU threads: they belong to the run, because sums depend on them."""
+    processes: PositiveInt = 1
+    """Data-parallel processes (torchrun's)."""
+    checkpoint_every: NoEffect[PositiveInt] = 500
+    tensorboard: NoEffect[bool] = False
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps={self.warmup_steps} leaves nothing of steps={self.steps}")
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}")
+        parts = self.accumulation * self.processes
+        if self.batch_size % parts:
+            raise ValueError(
+                f"batch_size={self.batch_size} does not divide into {self.processes} processes "
+                f"x {self.accumulation} parts; take a multiple of {parts}"
+            )
+        return self

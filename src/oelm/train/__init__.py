@@ -1,0 +1,1 @@
+"""Training: one loop, read top to bottom."""

@@ -1,0 +1,40 @@
+"""Ctrl-C and SIGTERM as a wish to stop, granted after the step in hand."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopWish:
+    """Whether somebody asked the run to stop."""
+
+    def __init__(self) -> None:
+        self.asked: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.asked is not None
+
+
+@contextmanager
+def listening() -> Iterator[StopWish]:
+    """Turn the first SIGINT or SIGTERM into a wish; a second one interrupts at once."""
+    wish = StopWish()
+    if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread only
+        yield wish
+        return
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if wish:
+            raise KeyboardInterrupt
+        wish.asked = signal.Signals(number).name
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield wish
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

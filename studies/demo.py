@@ -1,0 +1,30 @@
+"""The main job: what does freezing Q and K cost on a small GPT, and does orthogonality matter?
+
+    oelm run studies/demo.py        about 5 minutes on 2 cores, no GPU, no network
+
+Three arms, two seeds, a mini GPT on the embedded stories. Expected: the baseline well below both frozen arms and
+above the floor. Two seeds and one learning rate show how the instrument works; they are not evidence.
+"""
+
+from oelm import DataSpec, RunSpec, Study, TrainSpec
+from oelm.spec.model import named_size
+
+study = Study(
+    name="demo",
+    question="What does freezing Q and K cost a mini GPT on stories?",
+    base=RunSpec(
+        model=named_size("mini"),
+        data=DataSpec(corpus="stories", vocab_size=512, tokens=2_000_000),
+        train=TrainSpec(
+            steps=500,
+            batch_size=16,
+            learning_rate=3e-3,
+            warmup_steps=50,
+            eval_every=50,
+            eval_tokens=16_384,
+            checkpoint_every=250,
+        ),
+    ),
+    arms=("baseline", "oelm-freeze", "oelm-random"),
+    seeds=(0, 1),
+)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oelm.analysis.compare import compare, select
+from oelm.analysis.fairness import cell_of, covers, meaning
+from oelm.errors import IncomparableRuns
+from oelm.spec.model import ForeignSpec
+from oelm.spec.run import fingerprint
+from oelm.study import Arm, Study, replaced
+
+
+def whole(study: Study, make_record: Any) -> list[tuple[Path, Any]]:
+    return [(Path(str(number)), make_record(run)) for number, run in enumerate(study.runs())]
+
+
+def changed(study: Study, make_record: Any, field: str, value: Any, arm: str = "oelm-freeze") -> Any:
+    """Return the study's records, with one field changed in those of one arm."""
+    return [
+        (Path(str(number)), make_record(replaced(run, field, value) if run.arm == arm else run))
+        for number, run in enumerate(study.runs())
+    ]
+
+
+def test_a_study_as_declared_is_fair(study: Study, make_record: Any) -> None:
+    compare(study, whole(study, make_record))
+
+
+def test_an_undeclared_difference_is_refused_by_field_and_values(study: Study, make_record: Any) -> None:
+    with pytest.raises(IncomparableRuns) as caught:
+        compare(study, changed(study, make_record, "train.learning_rate", 0.001))
+    assert str(caught.value) == (
+        "'oelm-freeze' and 'baseline' differ in train.learning_rate (0.001, 0.0003), which this study does "
+        "not declare. Add it to axes= with its values, or fix it in the base run."
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("train.steps", 200),
+        ("train.threads", 2),
+        ("train.betas", (0.9, 0.95)),
+        ("model.num_layers", 4),
+        ("data.corpus", "speeches"),
+        ("data.seed", 5),
+    ],
+)
+def test_every_field_that_changes_numbers_is_guarded(study: Study, make_record: Any, field: str, value: Any) -> None:
+    with pytest.raises(IncomparableRuns, match=rf"differ in {field} "):
+        compare(study, changed(study, make_record, field, value))
+
+
+def test_a_field_that_cannot_change_numbers_is_free(study: Study, make_record: Any) -> None:
+    compare(study, changed(study, make_record, "train.checkpoint_every", 7))
+
+
+def test_another_kind_of_model_is_refused(study: Study, make_record: Any) -> None:
+    with pytest.raises(IncomparableRuns, match=r"differ in model\.kind"):
+        compare(study, changed(study, make_record, "model", ForeignSpec(name="bert-base")))
+
+
+def test_two_seeds_of_one_arm_are_told_apart(study: Study, make_record: Any) -> None:
+    first, *_, last = (run for run in study.runs() if run.arm == "baseline")
+    records = [(Path("a"), make_record(first)), (Path("b"), make_record(replaced(last, "train.steps", 50)))]
+    with pytest.raises(IncomparableRuns, match="'baseline' with seed 2 and 'baseline' with seed 0 differ"):
+        compare(study, records)
+
+
+def test_a_declared_axis_may_differ_and_is_never_mixed(study: Study, make_record: Any) -> None:
+    swept = study.model_copy(update={"axes": {"train.learning_rate": (3e-4, 1e-3)}})
+    comparison = compare(swept, whole(swept, make_record))
+    assert len(comparison.rows) == 4
+    assert {row.cell for row in comparison.rows} == {
+        (("train.learning_rate", "0.0003"),),
+        (("train.learning_rate", "0.001"),),
+    }
+
+
+def test_an_arms_own_model_fields_may_differ_and_nobody_elses(study: Study, make_record: Any) -> None:
+    thin = Arm(name="thin", method=study.arms[0].method, model={"qk_head_size": 2})
+    wider = study.model_copy(update={"arms": (*study.arms, thin)})
+    compare(wider, whole(wider, make_record))
+    with pytest.raises(IncomparableRuns, match=r"differ in model\.qk_head_size \(4, null\)"):
+        compare(wider, changed(wider, make_record, "model.qk_head_size", 4))
+    with pytest.raises(IncomparableRuns, match=r"'thin' has model\.qk_head_size 4.*has 2"):
+        compare(wider, changed(wider, make_record, "model.qk_head_size", 4, arm="thin"))
+
+
+def test_without_the_reference_arm_the_others_are_still_guarded(study: Study, make_record: Any) -> None:
+    thin = Arm(name="thin", method=study.arms[0].method, model={"qk_head_size": 2})
+    wider = study.model_copy(update={"arms": (*study.arms, thin)})
+    runs = [run for run in wider.runs() if run.arm != "baseline"]
+    records = [(Path(str(i)), make_record(run)) for i, run in enumerate(runs)]
+    odd = next(run for run in runs if run.arm == "oelm-freeze" and run.seed == 2)
+    records[runs.index(odd)] = (Path("odd"), make_record(replaced(odd, "model.qk_head_size", 4)))
+    with pytest.raises(IncomparableRuns, match=r"model\.qk_head_size"):
+        compare(wider, records)
+
+
+def test_a_record_whose_method_is_not_its_arms_is_refused(study: Study, make_record: Any) -> None:
+    with pytest.raises(IncomparableRuns, match=r"'oelm-freeze' has method\.init\.gain 2\.0.*has 1\.0"):
+        compare(study, changed(study, make_record, "method.init.gain", 2.0))
+
+
+def test_mixed_numerics_are_refused(study: Study, make_record: Any) -> None:
+    records = whole(study, make_record)
+    records[1] = (Path("old"), make_record(study.runs()[1], numerics=0))
+    with pytest.raises(IncomparableRuns, match=r"differ in numerics \(0, 1\).*run the older ones again"):
+        compare(study, records)
+
+
+def test_different_bytes_of_data_are_refused_by_name(study: Study, make_record: Any) -> None:
+    records = whole(study, make_record)
+    records[1] = (Path("other"), make_record(study.runs()[1], checksum="decaf"))
+    with pytest.raises(IncomparableRuns, match=r'data\.checksum \("decaf", "c0ffee"\).*different bytes'):
+        compare(study, records)
+
+
+def test_an_axis_of_corpora_has_different_bytes_by_right_but_one_corpus_has_not(study: Study, make_record: Any) -> None:
+    wide = study.model_copy(update={"axes": {"data.corpus": ("stories", "speeches")}})
+    records = [
+        (Path(str(number)), make_record(run, checksum=run.data.corpus)) for number, run in enumerate(wide.runs())
+    ]
+    compare(wide, records)
+    records[-1] = (Path("other"), make_record(wide.runs()[-1], checksum="decaf"))
+    with pytest.raises(IncomparableRuns, match=r"data\.checksum"):
+        compare(wide, records)
+
+
+def test_a_run_that_failed_before_it_saw_data_blocks_nothing(study: Study, make_record: Any) -> None:
+    records = whole(study, make_record)
+    run = study.runs()[1]
+    records[1] = (Path("failed"), make_record(run, status="failed", spec=run, data=None, result=None))
+    assert [gap.state for gap in compare(study, records).gaps] == ["failed"]
+
+
+def test_an_arm_the_study_does_not_have_is_refused(study: Study, make_record: Any) -> None:
+    run = study.runs()[0].model_copy(update={"arm": "mystery", "seed": 99})
+    with pytest.raises(IncomparableRuns, match="'mystery', which is no arm of study 'tiny'"):
+        compare(study, [(Path("x"), make_record(run))])
+
+
+def test_selection_tells_where_a_foreign_record_departs_from_the_nearest_run(study: Study, make_record: Any) -> None:
+    own, longer = study.runs()[1], replaced(study.runs()[1], "train.steps", 999)
+    members, ignored = select(study, [(Path("own"), make_record(own)), (Path("long"), make_record(longer))])
+    assert [directory for directory, _ in members] == [Path("own")]
+    assert [(item.directory, item.differs) for item in ignored] == [(Path("long"), {"train.steps": (999, 100)})]
+
+
+def test_selection_knows_the_bytes_once_the_study_is_bound(study: Study, make_record: Any) -> None:
+    bound = study.model_copy(update={"base": replaced(study.base, "data.checksum", "c0ffee")})
+    run = bound.runs()[0]
+    members, ignored = select(bound, [(Path("a"), make_record(run)), (Path("b"), make_record(run, checksum="x"))])
+    assert [directory for directory, _ in members] == [Path("a")]
+    assert ignored[0].differs == {"data.checksum": ("x", "c0ffee")}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("train.steps", 101),
+        ("train.steps", 100),
+        ("train.checkpoint_every", 7),
+        ("data.source", "/elsewhere"),
+        ("label", "a name"),
+        ("method.rates.roles", {"v": 2.0}),
+        ("method.repair.temperature", True),
+        ("model.dropout", 0.1),
+    ],
+)
+def test_two_runs_mean_the_same_exactly_if_they_have_the_same_fingerprint(study: Study, field: str, value: Any) -> None:
+    one, other = study.base, replaced(study.base, field, value)
+    assert (meaning(one) == meaning(other)) == (fingerprint(one) == fingerprint(other))
+
+
+def test_a_declared_field_covers_what_it_contains_and_no_namesake() -> None:
+    assert covers(["method"], "method.init.gain")
+    assert covers(["train.steps"], "train.steps")
+    assert not covers(["train.step"], "train.steps")
+
+
+def test_a_cell_keeps_numbers_and_text_apart(study: Study) -> None:
+    swept = study.model_copy(update={"axes": {"model.positions": ("rope",), "model.dropout": (0.1,)}})
+    assert cell_of(swept, swept.runs()[0]) == (("model.positions", '"rope"'), ("model.dropout", "0.1"))

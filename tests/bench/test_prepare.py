@@ -1,0 +1,18 @@
+"""The measurement measures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from oelm.bench.prepare import main
+
+
+def test_preparation_is_measured_against_bare_tiktoken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--megabytes", "1", "--rounds", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ratio_to_bare"] == pytest.approx(
+        found["ours_megabytes_per_second"] / found["bare_megabytes_per_second"], rel=0.02
+    )
+    assert 20 < found["peak_memory_megabytes"] < 600

@@ -1,0 +1,90 @@
+"""What tests of several rooms share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oelm.record.schema import (
+    DataRecord,
+    EnvironmentRecord,
+    MetricRecord,
+    ParametersRecord,
+    ResultRecord,
+    RunRecord,
+)
+from oelm.record.store import METRICS, run_directory, write_record
+from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.train import TrainSpec
+from oelm.study import Study
+
+MakeRecord = Callable[..., RunRecord]
+WriteRun = Callable[..., Path]
+
+
+@pytest.fixture
+def study() -> Study:
+    return Study(
+        name="tiny",
+        question="What does freezing cost?",
+        base=RunSpec(model=GPT_SIZES["nano"], train=TrainSpec(steps=100, warmup_steps=10)),
+        arms=("baseline", "oelm-freeze"),
+        seeds=(0, 1, 2),
+    )
+
+
+@pytest.fixture
+def make_record() -> MakeRecord:
+    """Return a maker of complete records, bound to data, with a chosen test loss and any other field."""
+
+    def make(run: RunSpec, loss: float = 1.5, checksum: str = "c0ffee", **fields: Any) -> RunRecord:
+        bound = run.model_copy(update={"data": run.data.model_copy(update={"checksum": checksum})})
+        trained = 900 if run.method.freeze.roles else 1000
+        return RunRecord(**{
+            "fingerprint": fingerprint(bound),
+            "status": "complete",
+            "spec": bound,
+            "environment": EnvironmentRecord(
+                oelm="0.1.0", python="3.11.7", torch="2.13.0", platform="Linux", device="A processor",
+                cores=2, commit="0123456789abcdef", dirty=False, command="oelm run study.py",
+            ),
+            "started": "2026-01-01T00:00:00+00:00",
+            "finished": "2026-01-01T00:10:00+00:00",
+            "step": run.train.steps,
+            "parameters": ParametersRecord(total=1000, trainable=trained, frozen=1000 - trained),
+            "data": DataRecord(
+                corpus=run.data.corpus, checksum=checksum, tokens={"train": 10_000, "val": 500, "test": 500},
+                vocab_size=97, floor={"val": 1.0, "test": 1.1},
+            ),
+            "result": ResultRecord(
+                val_loss=loss + 0.01, test_loss=loss, best_val_loss=loss, best_step=90, train_tokens=25_600,
+                tokens_per_second=12_345.6, peak_memory_bytes=1 << 20,
+            ),
+            **fields,
+        })  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def write_run(tmp_path: Path, make_record: MakeRecord) -> WriteRun:
+    """Return a writer of whole run directories: record, curve and samples, below `tmp_path / "runs"`."""
+
+    def write(run: RunSpec, loss: float = 1.5, samples: str = "Once upon a time", **fields: Any) -> Path:
+        record = make_record(run, loss, **fields)
+        directory = run_directory(tmp_path / "runs", record.spec)
+        write_record(directory, record)
+        curve = [
+            MetricRecord(kind="val", step=step, loss=loss + 3 * math.exp(-step / 20), seconds=0.1 * step)
+            for step in range(0, run.train.steps + 1, 10)
+        ]
+        (directory / METRICS).write_text("".join(point.model_dump_json() + "\n" for point in curve))
+        (directory / "samples.txt").write_text(samples)
+        return directory
+
+    return write

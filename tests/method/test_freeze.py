@@ -1,0 +1,35 @@
+"""Holding tensors and proving it."""
+
+import pytest
+import torch
+from torch import nn
+
+from oelm.errors import FrozenWeightsMoved
+from oelm.method.freeze import hold, refuse_moved, release, sha256
+
+
+def test_a_stale_gradient_cannot_move_a_held_tensor():
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, weight_decay=0.1)
+    layer(torch.ones(1, 4)).sum().backward()
+    hashes = hold(layer.named_parameters())
+    optimizer.step()
+    refuse_moved(dict(layer.named_parameters()), hashes)
+
+
+def test_the_hash_is_of_the_bytes_whatever_the_dtype_and_layout():
+    weight = torch.arange(6.0).view(2, 3)
+    assert sha256(weight) == sha256(weight.T.contiguous().T)
+    assert len({sha256(weight), sha256(weight.bfloat16()), sha256(weight.double()), sha256(weight + 1)}) == 4
+
+
+def test_what_moved_vanished_or_trains_again_is_named():
+    layer = nn.Linear(2, 2)
+    hashes = hold(layer.named_parameters()) | {"ghost": "0"}
+    with torch.no_grad():
+        layer.weight[0, 0] += 1
+    release([("bias", layer.bias)])
+    with pytest.raises(FrozenWeightsMoved) as caught:
+        refuse_moved(dict(layer.named_parameters()), hashes)
+    for words in ("weight (its bytes changed)", "bias (requires_grad is True again)", "ghost (no longer"):
+        assert words in str(caught.value)

@@ -1,0 +1,162 @@
+"""Head-wise orthogonal weights and the draws beside them."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oelm.errors import BadShape, NotCarriedOut
+from oelm.method.orthogonal import departure, draw, gaussian, orthonormal_rows, stream
+from oelm.spec.method import InitSpec
+
+ORTHOGONAL = [
+    InitSpec(shape="orthogonal"),
+    InitSpec(shape="orthogonal", scope="global"),
+    InitSpec(shape="orthogonal", source="current"),
+    InitSpec(shape="slice"),
+    InitSpec(shape="hadamard"),
+]
+
+
+def drawn(init: InitSpec, shape=(4, 8, 32), seed=0, **more):
+    current = gaussian(*shape, stream(99, "current"))
+    return draw(init, shape, stream(seed, "test"), current_HKI=current, **more)
+
+
+@pytest.mark.parametrize("init", ORTHOGONAL, ids=str)
+@settings(max_examples=20, deadline=None)
+@given(heads=st.integers(1, 4), size=st.integers(1, 12), seed=st.integers(0, 2**40))
+def test_every_heads_gram_matrix_is_the_identity_in_float32(init, heads, size, seed):
+    weight = drawn(init, (heads, size, 48), seed).float()
+    gram = weight.double() @ weight.double().mT
+    assert torch.allclose(gram, torch.eye(size, dtype=torch.float64).expand_as(gram), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("input_size", [24, 48, 96, 7, 1])
+def test_hadamard_is_orthogonal_for_inputs_that_are_no_power_of_two(input_size):
+    size = min(input_size, 5)
+    assert departure(drawn(InitSpec(shape="hadamard"), (2, size, input_size))) < 1e-12
+
+
+def test_hadamard_entries_are_flat_for_powers_of_two():
+    weight = drawn(InitSpec(shape="hadamard"), (2, 8, 64))
+    assert torch.allclose(weight.abs(), torch.full_like(weight, 1 / 8))
+
+
+def test_global_heads_are_orthogonal_to_one_another_and_head_wise_ones_are_not():
+    everywhere = drawn(InitSpec(shape="orthogonal", scope="global")).flatten(0, 1)
+    by_head = drawn(InitSpec(shape="orthogonal")).flatten(0, 1)
+    eye = torch.eye(32, dtype=torch.float64)
+    assert torch.allclose(everywhere @ everywhere.T, eye, atol=1e-12)
+    assert (by_head @ by_head.T - eye).abs().max() > 0.1
+
+
+def test_the_draw_is_uniform_because_signs_come_from_r():
+    # Haar measure has mean zero; LAPACK's own sign convention makes a 1 x 1 "rotation" always -1 or always +1.
+    draws = torch.stack([drawn(InitSpec(shape="orthogonal"), (1, 1, 1), seed) for seed in range(200)])
+    assert 60 < int((draws > 0).sum()) < 140
+
+
+def test_entries_of_a_uniform_rotation_have_the_moments_of_haar_measure():
+    size = 16
+    weight = drawn(InitSpec(shape="orthogonal"), (2000, size, size))
+    assert abs(float(weight[:, 0, 0].mean())) < 4 / math.sqrt(2000 * size)
+    assert float((weight[:, 0, 0] ** 4).mean()) == pytest.approx(3 / (size * (size + 2)), rel=0.25)
+
+
+def test_from_current_keeps_each_heads_row_space_and_drops_its_scale():
+    current = gaussian(3, 4, 16, stream(1, "x")) * 7
+    weight = orthonormal_rows(current)
+    projector = weight.mT @ weight
+    assert torch.allclose(current @ projector, current, atol=1e-10)
+    assert departure(weight) < 1e-12
+
+
+def test_a_head_with_orthonormal_rows_is_left_as_it_is():
+    weight = drawn(InitSpec(shape="orthogonal"))
+    assert torch.allclose(orthonormal_rows(weight), weight, atol=1e-12)
+
+
+def test_a_random_head_from_current_keeps_the_row_space_but_not_the_rows():
+    current = gaussian(3, 4, 16, stream(1, "x"))
+    init = InitSpec(shape="normal", source="current", matched=True)
+    weight = draw(init, (3, 4, 16), stream(0, "t"), current_HKI=current)
+    frame = orthonormal_rows(current)
+    assert torch.allclose(weight @ frame.mT @ frame, weight, atol=1e-10)
+    assert departure(weight) > 0.05
+
+
+def test_the_gaussian_has_the_deviation_asked_for():
+    weight = drawn(InitSpec(shape="normal", deviation=0.02), (8, 64, 512))
+    assert float(weight.std()) == pytest.approx(0.02, rel=0.01)
+
+
+def test_a_matched_gaussian_has_the_norm_of_an_orthogonal_head():
+    weight = drawn(InitSpec(shape="normal", matched=True), (3, 8, 32))
+    assert torch.allclose(torch.linalg.matrix_norm(weight), torch.full((3,), math.sqrt(8), dtype=torch.float64))
+
+
+def test_random_matched_and_orthogonal_start_from_the_same_gaussian():
+    plain = drawn(InitSpec(shape="normal", deviation=1.0))
+    matched = drawn(InitSpec(shape="normal", matched=True))
+    ratio = matched / plain
+    assert torch.allclose(ratio, ratio[:, :1, :1].expand_as(ratio))
+    assert torch.allclose(drawn(InitSpec(shape="orthogonal")), orthonormal_rows(plain))
+
+
+def test_slices_of_q_and_k_read_different_coordinates():
+    q = drawn(InitSpec(shape="slice"))
+    k = drawn(InitSpec(shape="slice"), is_key=True)
+    assert set(q.abs().unique().tolist()) == {0.0, 1.0}
+    assert not (q.abs().sum(1) * k.abs().sum(1)).any()
+
+
+def test_gain_scales_the_draw_and_departure_knows_it():
+    weight = drawn(InitSpec(shape="orthogonal", gain=2.0))
+    assert departure(weight, gain=2.0) < 1e-12
+    assert departure(weight) == pytest.approx(3.0)
+
+
+def test_departure_sees_one_wrong_entry():
+    weight = drawn(InitSpec(shape="orthogonal"))
+    weight[2, 3, 5] += 1e-3
+    assert departure(weight) > 1e-4
+
+
+@pytest.mark.parametrize("init", [InitSpec(shape="orthogonal"), InitSpec(shape="slice"), InitSpec(shape="hadamard")])
+def test_a_head_wider_than_its_input_is_refused(init):
+    with pytest.raises(BadShape, match="input of size 8"):
+        drawn(init, (2, 9, 8))
+
+
+def test_correlation_is_refused_rather_than_ignored():
+    with pytest.raises(NotCarriedOut, match="correlation"):
+        drawn(InitSpec(shape="orthogonal", correlation=0.5))
+
+
+_HASH = """
+import sys, torch
+torch.set_num_threads(int(sys.argv[1]))
+from oelm.method.orthogonal import draw, stream
+from oelm.method.freeze import sha256
+from oelm.spec.method import InitSpec
+inits = [InitSpec(shape="orthogonal"), InitSpec(shape="orthogonal", scope="global"), InitSpec(shape="hadamard"),
+         InitSpec(shape="normal", matched=True)]
+print([sha256(draw(init, (8, 64, 512), stream(7, "t")).float()) for init in inits], torch.get_num_threads())
+"""
+
+
+def test_the_same_seed_gives_the_same_bytes_under_1_2_and_8_threads():
+    outputs = {
+        threads: subprocess.run(
+            [sys.executable, "-c", _HASH, threads], capture_output=True, text=True, check=True
+        ).stdout.rsplit(" ", 1)
+        for threads in ("1", "2", "8")
+    }
+    assert {hashes for hashes, _ in outputs.values()} == {outputs["1"][0]}
+    # The draw put the caller's thread count back.
+    assert [count.strip() for _, count in outputs.values()] == ["1", "2", "8"]

@@ -1,0 +1,57 @@
+"""The chunked cross-entropy against the plain one."""
+
+import pytest
+import torch
+
+from oelm.models import loss as loss_module
+from oelm.models.loss import chunked_cross_entropy, plain_cross_entropy
+
+
+def inputs(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(3, 7, 5, generator=generator, dtype=dtype, requires_grad=True)
+    weight = torch.randn(11, 5, generator=generator, dtype=dtype, requires_grad=True)
+    return hidden, weight, torch.randint(0, 11, (3, 7), generator=generator)
+
+
+@pytest.mark.parametrize("rows_per_chunk", [1, 4, 21, 100])
+def test_value_and_gradients_equal_the_plain_computation(monkeypatch, rows_per_chunk):
+    hidden, weight, targets = inputs()
+    monkeypatch.setattr(loss_module, "CHUNK_BYTES", rows_per_chunk * 11 * 8)
+    ours = chunked_cross_entropy(hidden, weight, targets)
+    expected = plain_cross_entropy(hidden, weight, targets)
+    assert torch.allclose(ours.double(), expected.double(), rtol=1e-6)
+    scale = torch.tensor(3.0)
+    mine = torch.autograd.grad(ours * scale, (hidden, weight))
+    theirs = torch.autograd.grad(expected * scale, (hidden, weight))
+    for left, right in zip(mine, theirs, strict=True):
+        assert torch.allclose(left, right, rtol=1e-5, atol=1e-7)
+
+
+def test_a_frozen_vocabulary_gets_no_gradient_and_the_hidden_states_still_do():
+    hidden, weight, targets = inputs()
+    weight.requires_grad_(False)
+    chunked_cross_entropy(hidden, weight, targets).backward()
+    assert weight.grad is None
+    assert hidden.grad is not None
+
+
+def test_half_precision_autocast_stays_near_the_full_one():
+    hidden, weight, targets = inputs(torch.float32)
+    full = chunked_cross_entropy(hidden, weight, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = chunked_cross_entropy(hidden, weight, targets)
+    assert half.dtype == torch.float32
+    assert torch.allclose(half, full, rtol=0.05)
+
+
+def test_all_logits_are_never_held(monkeypatch):
+    # The largest block of memory asked for in forward and backward is one chunk's, not that of all rows.
+    rows, vocabulary = 4096, 2048
+    hidden = torch.randn(rows, 8, requires_grad=True)
+    weight = torch.randn(vocabulary, 8, requires_grad=True)
+    monkeypatch.setattr(loss_module, "CHUNK_BYTES", 64 * vocabulary * 4)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        chunked_cross_entropy(hidden[None], weight, torch.zeros(1, rows, dtype=torch.long)).backward()
+    largest = max(abs(event.cpu_memory_usage) for event in profile.events())
+    assert largest < rows * vocabulary * 4 / 8

@@ -1,0 +1,135 @@
+"""The method as a value."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from oelm.errors import InvalidSpec, UnknownName
+from oelm.spec.method import (
+    FORMS,
+    METHODS,
+    Change,
+    FreezeSpec,
+    InitSpec,
+    MethodSpec,
+    RepairSpec,
+    ScheduleSpec,
+    Sweep,
+    named_method,
+)
+
+ISSUE_NAMES = [
+    "baseline",
+    "oelm-freeze",
+    "oelm-random",
+    "oelm-random-matched",
+    "oelm-global",
+    "oelm-from-current",
+    "orthogonal-trained",
+    "orthogonal-from-current-trained",
+    "oelm-q-only",
+    "oelm-qk-ffn",
+    "oelm-slice",
+    "oelm-hadamard",
+    "uniform",
+    "oelm-shift",
+    "baseline-shift",
+]
+
+inits = st.sampled_from([method.init for method in METHODS.values()])
+freezes = st.builds(
+    FreezeSpec,
+    roles=st.lists(st.sampled_from(["q", "k", "v", "o", "ffn"]), unique=True).map(tuple),
+    layers=st.none() | st.lists(st.integers(-3, 3), max_size=3).map(tuple),
+    biases=st.booleans(),
+)
+moments = st.integers(0, 1000) | st.floats(0, 1)
+changes = st.builds(Change, action=st.sampled_from(["freeze", "unfreeze"]), at=moments)
+repairs = st.builds(RepairSpec, key_shift=st.floats(0, 1), temperature=st.booleans(), low_rank=st.integers(0, 4))
+
+
+@given(inits, freezes, st.lists(changes, max_size=2), repairs, st.none() | st.integers(2, 50))
+def test_every_valid_method_survives_the_round_trip_through_json(init, freeze, changes, repair, every):
+    try:
+        method = MethodSpec(
+            init=init,
+            freeze=freeze,
+            repair=repair,
+            schedule=ScheduleSpec(changes=tuple(changes), every=every),
+        )
+    except ValidationError:
+        return
+    again = MethodSpec.model_validate_json(method.model_dump_json())
+    assert again == method
+    assert again.meaning() == method.meaning()
+
+
+@pytest.mark.parametrize("name", ISSUE_NAMES)
+def test_the_named_methods_exist(name):
+    assert named_method(name) == METHODS[name]
+
+
+def test_no_two_names_mean_the_same():
+    meanings = [str(method.meaning()) for method in METHODS.values()]
+    assert len(set(meanings)) == len(meanings)
+
+
+def test_a_moment_written_as_an_integer_is_a_step_and_as_a_float_a_fraction():
+    one = Change(action="freeze", at=1)
+    whole = Change.model_validate_json(Change(action="freeze", at=1.0).model_dump_json())
+    assert isinstance(one.at, int)
+    assert isinstance(whole.at, float)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("oelm-every:x", "oelm-every:N"),
+        ("oelm-every:1", "oelm-every:N"),
+        ("oelm-partial:", "oelm-partial:LAYERS"),
+        ("oelm-progressive:0.5", "START-STOP"),
+        ("oelm-progressive:0.8-0.2", "runs forward"),
+        ("oelm-progressive:0.2-0.8:up", "neither 'first' nor 'last'"),
+    ],
+)
+def test_a_parametrised_name_that_is_wrong_shows_its_form(name, words):
+    with pytest.raises(InvalidSpec, match=words):
+        named_method(name)
+
+
+def test_an_unknown_name_suggests_the_nearest_and_shows_the_forms():
+    with pytest.raises(UnknownName, match="Did you mean 'oelm-global'") as caught:
+        named_method("oelm-globl")
+    assert all(form in str(caught.value) for form in FORMS)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: InitSpec(shape="normal"),
+        lambda: InitSpec(shape="normal", matched=True, deviation=0.1),
+        lambda: InitSpec(shape="orthogonal", matched=True),
+        lambda: InitSpec(shape="slice", source="current"),
+        lambda: InitSpec(shape="hadamard", scope="global"),
+        lambda: InitSpec(shape="host", gain=2.0),
+        lambda: InitSpec(shape="orthogonal", gain=float("nan")),
+        lambda: FreezeSpec(roles=("q", "q")),
+        lambda: FreezeSpec(roles=("w",)),
+        lambda: Sweep(action="freeze", start=1, stop=0.5),
+        lambda: Change(action="freeze", at=1.5),
+        lambda: ScheduleSpec(every=1),
+        lambda: MethodSpec(schedule=ScheduleSpec(every=2)),
+        lambda: MethodSpec(init=InitSpec(shape="absent"), freeze=FreezeSpec(roles=("q",))),
+        lambda: MethodSpec(init=InitSpec(shape="absent"), repair=RepairSpec(temperature=True)),
+        lambda: MethodSpec(freezing=FreezeSpec()),
+    ],
+)
+def test_a_method_that_means_nothing_cannot_exist(build):
+    with pytest.raises(ValidationError):
+        build()
+
+
+def test_specs_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        METHODS["baseline"].sites = ("self",)

@@ -1,0 +1,78 @@
+"""When two runs are the same."""
+
+from pathlib import Path
+
+import pytest
+
+from oelm.spec import run as module
+from oelm.spec.base import digest
+from oelm.spec.data import DataSpec
+from oelm.spec.method import MethodSpec
+from oelm.spec.model import GPT_SIZES, GPTSpec
+from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.train import TrainSpec
+from oelm.study import replaced
+
+RUN = RunSpec(model=GPT_SIZES["nano"])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("seed", 1),
+        ("train.learning_rate", 0.1),
+        ("train.threads", 2),
+        ("train.precision", "bf16"),
+        ("model.num_layers", 3),
+        ("method.freeze.roles", ("q",)),
+        ("data.checksum", "abc"),
+        ("data.seed", 3),
+        ("train.eval_every", 3),
+        ("model.dropout", 0.5),
+        ("method.repair.temperature", True),
+    ],
+)
+def test_whatever_can_change_the_numbers_changes_the_fingerprint(field, value):
+    assert fingerprint(replaced(RUN, field, value)) != fingerprint(RUN)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("arm", "other"),
+        ("label", "GPT-01"),
+        ("data.directory", Path("elsewhere")),
+        ("train.checkpoint_every", 3),
+        ("train.tensorboard", True),
+    ],
+)
+def test_names_places_and_how_often_to_save_do_not(field, value):
+    assert fingerprint(replaced(RUN, field, value)) == fingerprint(RUN)
+
+
+def test_a_fix_that_changes_results_changes_every_fingerprint(monkeypatch):
+    before = fingerprint(RUN)
+    monkeypatch.setattr(module, "NUMERICS", module.NUMERICS + 1)
+    assert fingerprint(RUN) != before
+
+
+def test_the_fingerprint_survives_json():
+    run = RUN.model_copy(update={"data": DataSpec(directory=Path("x"))})
+    assert fingerprint(RunSpec.model_validate_json(run.model_dump_json())) == fingerprint(run)
+
+
+def test_a_field_at_its_default_leaves_the_fingerprint_alone():
+    assert fingerprint(replaced(RUN, "train.weight_decay", RUN.train.weight_decay)) == fingerprint(RUN)
+    assert "train" not in RUN.meaning()
+
+
+def test_the_defaults_are_held_fast():
+    # Fingerprints leave defaults out. If a default has to change, raise NUMERICS and then this digest with it;
+    # a new field belongs into this digest, too, and needs no new NUMERICS.
+    defaults = [spec.model_dump(mode="json") for spec in (GPTSpec(), MethodSpec(), DataSpec(), TrainSpec())]
+    assert (module.NUMERICS, digest(defaults)[:16]) == (1, "2ab706e63d1cd92d")
+
+
+def test_the_fingerprint_of_a_known_run_is_pinned():
+    # If this fails, every record ever written has lost its identity.
+    assert fingerprint(RunSpec(model=GPT_SIZES["medium-512"])) == "1f24465a574a6ada"

@@ -1,0 +1,176 @@
+"""The loop on a toy task: what it does at which step, and what a resumed run shares with an undisturbed one."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from oelm.errors import RunFailed
+from oelm.spec.train import TrainSpec
+from oelm.train.checkpoint import Checkpoints, load_into
+from oelm.train.distributed import World
+from oelm.train.loop import Interrupted, Training
+from oelm.train.optimizer import Optimizer
+from oelm.train.signals import StopWish
+
+WORLD = World(0, 1, torch.device("cpu"))
+SPEC = TrainSpec(steps=20, batch_size=4, warmup_steps=2, learning_rate=0.01, eval_every=5, checkpoint_every=7)
+
+
+class Line(nn.Module):
+    """Fits a line through noise, with dropout, so that every source of randomness is in play."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.dropout = nn.Linear(6, 1), nn.Dropout(0.3)
+
+    def forward(self, x, y):
+        return ((self.linear(self.dropout(x)) - y) ** 2).mean()
+
+
+class Task:
+    units_per_step = 4
+
+    def batch(self, step, rows):
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(4, 6, generator=generator)
+        return x[rows], x[rows].sum(1, keepdim=True)
+
+    def validate(self, model):
+        model.eval()
+        with torch.no_grad():
+            loss = float(model(*self.batch(10**6, slice(None))))
+        model.train()
+        return loss
+
+
+class NoFreezing:
+    def advance(self, step):
+        return False
+
+    def save(self):
+        return {}
+
+    def restore(self, step, saved):
+        pass
+
+
+class Notes:
+    def __init__(self):
+        self.train, self.val = [], []
+
+    def trained(self, progress, loss, rate):
+        self.train.append((progress.step, loss, rate))
+
+    def validated(self, progress, loss):
+        self.val.append((progress.step, loss))
+
+    def said(self, sentence):
+        pass
+
+
+def training(directory, spec=SPEC, task=None, stop=None):
+    model = Line()
+    optimizer = Optimizer(model, spec, {name: 1.0 for name, _ in model.named_parameters()})
+    return Training(
+        model,
+        task or Task(),
+        spec,
+        7,
+        optimizer,
+        NoFreezing(),
+        Checkpoints(directory, "f"),
+        WORLD,
+        Notes(),
+        stop or StopWish(),
+    )
+
+
+def test_it_logs_validates_and_ends_at_the_steps_it_should(tmp_path):
+    run = training(tmp_path)
+    run.run()
+    assert [step for step, *_ in run.observer.train] == list(range(1, 21))
+    assert [step for step, _ in run.observer.val] == [5, 10, 15, 20]
+    assert run.progress.best_loss == min(loss for _, loss in run.observer.val)
+    assert len(run.progress.step_seconds) == 20
+    assert run.observer.val[-1][1] < run.observer.val[0][1]
+
+
+class StopAt(StopWish):
+    def __init__(self, run, step):
+        super().__init__()
+        self.run, self.step = run, step
+
+    def __bool__(self):
+        return self.run.progress.step == self.step
+
+
+@pytest.mark.parametrize("stopped_at", [1, 6, 13, 19])
+def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path, stopped_at):
+    whole = training(tmp_path / "whole")
+    whole.run()
+    first = training(tmp_path / "parts")
+    first.stop = StopAt(first, stopped_at)
+    with pytest.raises(Interrupted):
+        first.run()
+    second = training(tmp_path / "parts")
+    saved, troubles = second.checkpoints.load()
+    assert not troubles
+    load_into(second.model, saved.model, "test")
+    second.resume(saved)
+    assert second.progress.step == stopped_at
+    second.run()
+    for mine, theirs in zip(second.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert first.observer.train + second.observer.train == whole.observer.train
+    assert first.observer.val + second.observer.val == whole.observer.val
+    assert second.progress.best_step == whole.progress.best_step
+
+
+def test_accumulated_parts_give_the_gradient_of_the_whole_batch(tmp_path):
+    models = []
+    for parts in (1, 2, 4):
+        run = training(tmp_path / str(parts), SPEC.model_copy(update={"accumulation": parts}))
+        run.model.dropout.p = 0.0
+        run.run()
+        models.append(run.model.linear.weight)
+    assert torch.allclose(models[0], models[1], atol=1e-5)
+    assert torch.allclose(models[0], models[2], atol=1e-5)
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_in_words(tmp_path):
+    class Breaks(Task):
+        def batch(self, step, rows):
+            x, y = super().batch(step, rows)
+            return x, y * (math.nan if step == 11 else 1)
+
+    run = training(tmp_path, task=Breaks())
+    with pytest.raises(RunFailed, match="loss of step 12 is nan"):
+        run.run()
+    saved, _ = run.checkpoints.load()
+    assert saved.state["progress"]["step"] == 7
+
+
+def test_a_run_that_stays_above_where_it_began_is_given_up(tmp_path):
+    spec = SPEC.model_copy(update={"steps": 400, "learning_rate": 30.0, "decay": "constant"})
+    with pytest.raises(RunFailed, match="diverged"):
+        training(tmp_path, spec).run()
+
+
+def test_dropout_and_batches_do_not_depend_on_what_happened_before(tmp_path):
+    run = training(tmp_path)
+    torch.manual_seed(123)
+    torch.randn(17)
+    run.run()
+    again = training(tmp_path / "again")
+    again.run()
+    assert run.observer.train == again.observer.train
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_trains_too(tmp_path, precision):
+    run = training(tmp_path, SPEC.model_copy(update={"precision": precision}))
+    run.run()
+    assert run.observer.val[-1][1] < run.observer.val[0][1]

@@ -1,0 +1,33 @@
+"""The learning rate by step."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oelm.spec.train import TrainSpec
+from oelm.train.schedule import learning_rate
+
+SPEC = TrainSpec(steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1)
+
+
+def test_warm_up_is_linear_and_ends_at_the_full_rate():
+    assert [learning_rate(SPEC, step) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+
+
+def test_cosine_is_half_way_down_half_way_through():
+    assert learning_rate(SPEC, 55) == pytest.approx(0.55)
+    assert learning_rate(SPEC, 99) == pytest.approx(0.1, abs=1e-3)
+
+
+def test_linear_and_constant_do_what_they_say():
+    linear = SPEC.model_copy(update={"decay": "linear"})
+    assert learning_rate(linear, 55) == pytest.approx(0.55)
+    assert learning_rate(SPEC.model_copy(update={"decay": "constant"}), 99) == 1.0
+
+
+@given(st.integers(0, 99), st.sampled_from(["cosine", "linear", "constant"]))
+def test_the_rate_stays_between_its_bounds_and_never_rises_after_warm_up(step, decay):
+    spec = SPEC.model_copy(update={"decay": decay})
+    assert 0 < learning_rate(spec, step) <= 1
+    if step >= 10:
+        assert learning_rate(spec, step) >= max(0.1, learning_rate(spec, step + 1)) - 1e-12
