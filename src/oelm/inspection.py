@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -55,30 +57,47 @@ class Audit:
         return f"trainable params: {self.trainable:,} || all params: {self.total:,} || trainable%: {share:.4f}"
 
 
-def describe(model: nn.Module, architecture: str, projections: list[Projection], state: Applied | None) -> Audit:
-    """Describe every projection and count what trains."""
+def describe(
+    model: nn.Module,
+    architecture: str,
+    projections: list[Projection],
+    state: Applied | None,
+    hashes: Mapping[str, str] = MappingProxyType({}),
+) -> Audit:
+    """Describe every projection and count what trains; `hashes` of tensors that were taken a moment ago are used."""
     gain = state.method.init.gain if state else 1.0
     # Products on several threads wait for one another longer than these small ones take.
     with one_thread():
-        rows = tuple(_row(projection, gain) for projection in projections)
+        rows = tuple(_row(projection, gain, hashes) for projection in projections)
     counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     total = sum(size for size, _ in counts)
     trainable = sum(size for size, trains in counts if trains)
     departures = [row.departure for row in rows if row.departure is not None]
-    return Audit(type(model).__name__, total, trainable, total - trainable, max(departures, default=None), rows,
-                 architecture, _never_frozen(model, projections))
+    return Audit(
+        type(model).__name__,
+        total,
+        trainable,
+        total - trainable,
+        max(departures, default=None),
+        rows,
+        architecture,
+        _never_frozen(model, projections),
+    )
 
 
-def _row(projection: Projection, gain: float) -> ProjectionAudit:
+def _row(projection: Projection, gain: float, hashes: Mapping[str, str]) -> ProjectionAudit:
     frozen = projection.separate and not projection.weight.requires_grad
     is_qk = projection.role in ("q", "k")
     readable = not projection.weight.is_meta and projection.weight.is_floating_point()
     return ProjectionAudit(
         projection.name, projection.role, projection.site, projection.layer, projection.shape, frozen,
-        sha256=sha256(projection.weight if projection.separate else projection.read())
-        if readable and (frozen or is_qk) else None,
+        sha256=hashes.get(f"{projection.name}.weight") or _hash(projection) if readable and (frozen or is_qk) else None,
         departure=departure(projection.read(), gain) if readable and is_qk else None,
     )  # fmt: skip
+
+
+def _hash(projection: Projection) -> str:
+    return sha256(projection.weight if projection.separate else projection.read())
 
 
 def _never_frozen(model: nn.Module, projections: list[Projection]) -> dict[str, int]:

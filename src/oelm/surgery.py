@@ -18,12 +18,12 @@ from oelm.method.projection import Architecture, Projection
 from oelm.method.refuse import depth_of, queries_and_keys, refuse_unfit, refuse_wrapped, wrapped_by
 from oelm.method.schedule import Timeline, resolve_layers
 from oelm.models.families import architecture_of, register_architecture
-from oelm.spec.method import Layers, MethodSpec, Role, named_method
+from oelm.spec.method import Layers, MethodSpec, named_method
 
 __all__ = [
     "Applied", "Audit", "FreezeSchedule", "ProjectionAudit", "applied", "apply", "audit", "freeze", "inspect",
-    "print_trainable_parameters", "register_architecture", "restore", "timeline_of", "unfreeze", "unwrapped",
-    "verify_frozen",
+    "method_tensors", "print_trainable_parameters", "register_architecture", "restore", "timeline_of", "unfreeze",
+    "unwrapped", "verify_frozen",
 ]  # fmt: skip
 
 _STATE = "_oelm"
@@ -50,12 +50,15 @@ def apply(model: nn.Module, method: MethodSpec | str, *, seed: int = 0) -> Audit
     if spec.init.shape not in ("host", "absent"):
         for projection in queries_and_keys(projections):
             purpose = stream(seed, "method", projection.name, projection.role)
-            projection.write(draw(spec.init, projection.shape, purpose, current_HKI=projection.read(),
-                                  is_key=projection.role == "k"))
-    _build_in(architecture, model, projections, Applied(spec, seed))
+            projection.write(
+                draw(spec.init, projection.shape, purpose, current_HKI=projection.read(), is_key=projection.role == "k")
+            )
+    state = Applied(spec, seed)
+    _build_in(architecture, model, projections, state)
     freeze(model, layers=tuple(timeline.frozen_layers(0)))
     _specialise(architecture, model, projections, spec)
-    return audit(model)
+    # The hashes were taken just now; taking them again would be a tenth of the work.
+    return describe(model, architecture.name, architecture.projections(model), state, state.hashes)
 
 
 def restore(model: nn.Module, state: Applied) -> Audit:
@@ -72,12 +75,17 @@ def restore(model: nn.Module, state: Applied) -> Audit:
     _make_separate(projections, state.method)
     _build_in(architecture, model, projections, Applied(state.method, state.seed))
     tensors = named_tensors(model)
-    wrong = [name for name, expected in state.hashes.items()
-             if name not in tensors or not is_as_frozen(tensors[name], expected, state.casts.get(name, ()))]
+    wrong = [
+        name
+        for name, expected in state.hashes.items()
+        if name not in tensors or not is_as_frozen(tensors[name], expected, state.casts.get(name, ()))
+    ]
     if wrong:
-        raise CheckpointError(f"{len(wrong)} of {len(state.hashes)} tensors are not what was frozen when the checkpoint "
-                              f"was saved: {', '.join(wrong)}. Something wrote to them in between; take another "
-                              "checkpoint, or apply a method anew with oelm.apply.")
+        raise CheckpointError(
+            f"{len(wrong)} of {len(state.hashes)} tensors are not what was frozen when the checkpoint "
+            f"was saved: {', '.join(wrong)}. Something wrote to them in between; take another "
+            "checkpoint, or apply a method anew with oelm.apply."
+        )
     _hold(model, [(name, tensors[name]) for name in state.hashes])
     _specialise(architecture, model, projections, state.method)
     return audit(model)
@@ -108,14 +116,13 @@ def inspect(model: nn.Module, method: MethodSpec | str | None = None, *, seed: i
 
 def freeze(model: nn.Module, *, layers: Layers | None = None) -> list[str]:
     """Freeze the method's roles in `layers` (None: all); return the names of the tensors that are frozen now."""
-    state = _required(model)
-    return _hold(model, _tensors(unwrapped(model), state.method, layers))
+    return _hold(model, method_tensors(model, layers))
 
 
 def unfreeze(model: nn.Module, *, layers: Layers | None = None) -> list[str]:
     """Let the method's roles in `layers` (None: all) train; return the names of the tensors that train now."""
     state = _required(model)
-    names = release(_tensors(unwrapped(model), state.method, layers))
+    names = release(method_tensors(model, layers))
     for name in names:
         state.hashes.pop(name, None)
         state.casts.pop(name, None)
@@ -155,6 +162,19 @@ def timeline_of(model: nn.Module, steps: int) -> Timeline:
     return Timeline(_required(model).method, depth_of(architecture_of(inner).projections(inner)), steps)
 
 
+def method_tensors(model: nn.Module, layers: Layers | None = None) -> list[tuple[str, nn.Parameter]]:
+    """Return the named tensors that the model's method freezes in `layers` (None: all), at whatever time."""
+    method, inner = _required(model).method, unwrapped(model)
+    projections = _in_reach(architecture_of(inner).projections(inner), method)
+    chosen = set(resolve_layers(layers, depth_of(projections)))
+    return [
+        named
+        for projection in projections
+        if projection.role in method.freeze.roles and projection.layer in chosen
+        for named in projection.parameters(biases=method.freeze.biases)
+    ]
+
+
 class FreezeSchedule:
     """A method's schedule carried out on a model: what the training loop asks at every step."""
 
@@ -179,8 +199,10 @@ class FreezeSchedule:
         """Return what `restore` needs, as JSON data."""
         return {"hashes": dict(_required(self.model).hashes)}
 
-    def restore(self, step: int, saved: dict[str, Any]) -> None:
+    def restore(self, step: int, saved: dict[str, Any] | None) -> None:
         """Bring back the state that stood during a step, on weights that are loaded already.
+
+        None stands for weights from elsewhere, of which nothing was saved: they are frozen as they are.
 
         Raises:
             CheckpointError: a loaded weight is not what was frozen when the checkpoint was saved.
@@ -189,23 +211,28 @@ class FreezeSchedule:
         self._frozen = self.timeline.frozen_layers(max(step, 0))
         unfreeze(self.model)
         freeze(self.model, layers=tuple(self._frozen))
-        refuse_other_than(saved["hashes"], _required(self.model).hashes)
+        if saved is not None:
+            refuse_other_than(saved["hashes"], _required(self.model).hashes)
 
 
 def refuse_other_than(saved: dict[str, str], found: dict[str, str]) -> None:
     """Raise unless the frozen tensors are those of a checkpoint, with its hashes."""
     wrong = sorted(name for name in {*saved, *found} if saved.get(name) != found.get(name))
     if wrong:
-        raise CheckpointError(f"{len(wrong)} of {len(saved)} frozen tensors are not what was frozen when the checkpoint "
-                              f"was saved: {', '.join(wrong)}. Something wrote to the checkpoint or to the model; take "
-                              "an earlier checkpoint, or start anew.")
+        raise CheckpointError(
+            f"{len(wrong)} of {len(saved)} frozen tensors are not what was frozen when the checkpoint "
+            f"was saved: {', '.join(wrong)}. Something wrote to the checkpoint or to the model; take "
+            "an earlier checkpoint, or start anew."
+        )
 
 
 def _admitted(model: nn.Module, method: MethodSpec) -> tuple[Architecture, list[Projection], Timeline]:
     """Check everything; return the family, the projections in the method's reach and its schedule."""
     if applied(model) is not None:
-        raise AlreadyApplied(f"a method stands on this {type(model).__name__} already. Build the model anew, or change "
-                             "what is frozen with oelm.freeze and oelm.unfreeze.")
+        raise AlreadyApplied(
+            f"a method stands on this {type(model).__name__} already. Build the model anew, or change "
+            "what is frozen with oelm.freeze and oelm.unfreeze."
+        )
     refuse_wrapped(model)
     architecture = architecture_of(model)
     projections = _in_reach(architecture.projections(model), method)
@@ -221,9 +248,7 @@ def _make_separate(projections: list[Projection], method: MethodSpec) -> None:
             projection.split(biases=method.freeze.biases or absent)
 
 
-def _build_in(
-    architecture: Architecture, model: nn.Module, projections: list[Projection], state: Applied
-) -> None:
+def _build_in(architecture: Architecture, model: nn.Module, projections: list[Projection], state: Applied) -> None:
     """Carry out what changes more than weights, and leave the note that a method stands here."""
     setattr(model, _STATE, state)
     chosen = queries_and_keys(projections)
@@ -236,7 +261,9 @@ def _build_in(
     _note(model, state)
 
 
-def _specialise(architecture: Architecture, model: nn.Module, projections: list[Projection], method: MethodSpec) -> None:
+def _specialise(
+    architecture: Architecture, model: nn.Module, projections: list[Projection], method: MethodSpec
+) -> None:
     if method.init.shape == "slice" and {"q", "k"} <= set(method.freeze.roles) and method.init.gain == 1:
         for projection in queries_and_keys(projections):
             architecture.specialise(model, projection)
@@ -256,7 +283,7 @@ def _note(model: nn.Module, state: Applied) -> None:
     config: Any = getattr(model, "config", None)
     if hasattr(config, "save_pretrained"):
         config.oelm = {
-            "method": state.method.model_dump(mode="json", exclude_defaults=True),
+            "method": state.method.model_dump(mode="json"),
             "seed": state.seed,
             "hashes": dict(state.hashes),
             "casts": {name: list(casts) for name, casts in state.casts.items()},
@@ -266,18 +293,11 @@ def _note(model: nn.Module, state: Applied) -> None:
 def _required(model: nn.Module) -> Applied:
     state = applied(model)
     if state is None:
-        raise MethodError(f"no method stands on this {type(model).__name__}. Call oelm.apply(model, method) first; "
-                          "'baseline' changes nothing.")
+        raise MethodError(
+            f"no method stands on this {type(model).__name__}. Call oelm.apply(model, method) first; "
+            "'baseline' changes nothing."
+        )
     return state
-
-
-def _tensors(model: nn.Module, method: MethodSpec, layers: Layers | None) -> Iterable[tuple[str, nn.Parameter]]:
-    projections = _in_reach(architecture_of(model).projections(model), method)
-    chosen = set(resolve_layers(layers, depth_of(projections)))
-    roles: set[Role] = set(method.freeze.roles)
-    for projection in projections:
-        if projection.role in roles and projection.layer in chosen:
-            yield from projection.parameters(biases=method.freeze.biases)
 
 
 def _in_reach(projections: list[Projection], method: MethodSpec) -> list[Projection]:
@@ -285,6 +305,8 @@ def _in_reach(projections: list[Projection], method: MethodSpec) -> list[Project
         return projections
     missing = set(method.sites) - {projection.site for projection in projections}
     if missing:
-        raise BadShape(f"the method names the attention sites {sorted(missing)}, but this model has "
-                       f"{sorted({p.site for p in projections})}. Name some of these, or sites=None for all.")
+        raise BadShape(
+            f"the method names the attention sites {sorted(missing)}, but this model has "
+            f"{sorted({p.site for p in projections})}. Name some of these, or sites=None for all."
+        )
     return [projection for projection in projections if projection.site in method.sites]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oelm.data.tokenizer import GPT2Tokenizer, gpt2_tokenizer
+from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -20,5 +20,5 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def gpt2() -> GPT2Tokenizer:
+def gpt2() -> Tokenizer:
     return gpt2_tokenizer()

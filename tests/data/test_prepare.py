@@ -23,7 +23,7 @@ from oelm.data.meta import TokenMeta, read_meta
 from oelm.data.prepare import default_directory, prepare, prepared
 from oelm.data.progress import Silent
 from oelm.data.sources import HUB_CORPORA
-from oelm.data.tokenizer import GPT2Tokenizer, load_tokenizer
+from oelm.data.tokenizer import Tokenizer, load_tokenizer
 from oelm.data.workspace import WORKSPACE, Workspace
 from oelm.errors import BadData, OelmError, RunLocked, UsageError
 from oelm.spec.data import DataSpec
@@ -59,10 +59,10 @@ class Listening(Silent):
         self.done: list[int] = []
         self.total: int | None = None
 
-    def begin(self, task: str, total: int | None, done: int = 0) -> None:  # noqa: ARG002
+    def begin(self, task: str, total: int | None, done: int = 0) -> None:
         self.total = total
 
-    def update(self, done: int, tokens: int) -> None:  # noqa: ARG002
+    def update(self, done: int, tokens: int) -> None:
         self.done.append(done)
 
     def note(self, message: str) -> None:
@@ -96,7 +96,7 @@ def test_splitting_by_document_changes_no_token_of_a_real_file(
     assert all(its.documents for its in meta.splits.values())
 
 
-def test_the_files_hold_exactly_the_documents(tmp_path: Path, gpt2: GPT2Tokenizer) -> None:
+def test_the_files_hold_exactly_the_documents(tmp_path: Path, gpt2: Tokenizer) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
     directory = prepare(spec_for(rows), tmp_path / "out")
@@ -264,7 +264,7 @@ def test_a_subset_that_is_interrupted_at_every_block_ends_with_the_same_bytes(
     class Impatient(Silent):
         left = 2
 
-        def update(self, done: int, tokens: int) -> None:  # noqa: ARG002
+        def update(self, done: int, tokens: int) -> None:
             self.left -= 1
             if not self.left:
                 raise KeyboardInterrupt

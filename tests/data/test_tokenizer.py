@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import urllib.error
@@ -13,24 +14,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
 
 from oelm.data import vocabulary
-from oelm.data.tokenizer import (
-    GPT2Tokenizer,
-    Tokenizer,
-    TrainedTokenizer,
-    gpt2_tokenizer,
-    load_tokenizer,
-    train_tokenizer,
-)
+from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer, load_tokenizer, train_tokenizer, trained_tokenizer
 from oelm.errors import BadData, UsageError
 
 CORPUS = ["Tom was in the barn with the red ball.<|endoftext|>", "Where was Anna? She was in the garden."] * 20
 TRAINED = train_tokenizer(CORPUS, 290)
+BACKEND = Backend.from_str(TRAINED.files["tokenizer.json"].decode())
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-def test_gpt2_reads_end_of_text_in_a_text_as_its_token(gpt2: GPT2Tokenizer) -> None:
+def test_gpt2_reads_end_of_text_in_a_text_as_its_token(gpt2: Tokenizer) -> None:
     ids = gpt2.encode_batch(["Hello world<|endoftext|>\n", ""])
     assert [part.tolist() for part in ids] == [[15496, 995, 50256, 198], []]
     assert ids[0].dtype == "uint16"
@@ -52,7 +48,7 @@ def test_decoding_gives_the_text_back(make: Callable[[], Tokenizer]) -> None:
     gives_back()
 
 
-def test_decoding_an_id_beyond_the_vocabulary_is_an_error_and_not_a_crash(gpt2: GPT2Tokenizer) -> None:
+def test_decoding_an_id_beyond_the_vocabulary_is_an_error_and_not_a_crash(gpt2: Tokenizer) -> None:
     for tokenizer in (gpt2, TRAINED):
         with pytest.raises(BadData, match=f"vocabulary of {tokenizer.vocab_size}"):
             tokenizer.decode([1, tokenizer.vocab_size])
@@ -63,9 +59,7 @@ def test_decoding_an_id_beyond_the_vocabulary_is_an_error_and_not_a_crash(gpt2: 
     ("file", "count"),
     [("wikitext-103/wiki.valid.tokens", 249_735), ("tinystories/train.part.txt", 509_140)],
 )
-def test_real_files_have_the_known_number_of_tokens(
-    shared_data: Path, gpt2: GPT2Tokenizer, file: str, count: int
-) -> None:
+def test_real_files_have_the_known_number_of_tokens(shared_data: Path, gpt2: Tokenizer, file: str, count: int) -> None:
     assert len(gpt2.encode_batch([(shared_data / file).read_text()])[0]) == count
 
 
@@ -101,7 +95,7 @@ def test_a_bare_folder_is_read_as_gpt2(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).name == "gpt2"
 
 
-def test_files_of_another_vocabulary_are_refused_by_hash(tmp_path: Path, gpt2: GPT2Tokenizer) -> None:
+def test_files_of_another_vocabulary_are_refused_by_hash(tmp_path: Path, gpt2: Tokenizer) -> None:
     gpt2.save(tmp_path)
     (tmp_path / "merges.txt").write_bytes((tmp_path / "merges.txt").read_bytes() + b"\n")
     with pytest.raises(BadData, match=r"merges\.txt is not GPT-2's: its sha256 is"):
@@ -124,13 +118,45 @@ def test_with_no_package_no_cache_and_no_network_the_error_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_torn_tokenizer_file_is_an_error_in_words(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "mod')
-    with pytest.raises(BadData, match=r"tokenizer\.json is not one"):
+@given(text=TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_tiktoken_and_tokenizers_encode_alike_with_a_trained_vocabulary(text: str) -> None:
+    assert TRAINED.encode_batch([text])[0].tolist() == BACKEND.encode(text).ids
+
+
+@given(words=st.lists(st.text("abc ", min_size=8, max_size=40), min_size=2, max_size=8), size=st.integers(258, 266))
+@settings(max_examples=60, deadline=None)
+def test_tiktoken_and_tokenizers_encode_alike_whatever_was_merged(words: list[str], size: int) -> None:
+    """Few letters make many overlapping merges, where the two could differ."""
+    tokenizer = train_tokenizer([*words * 3, "abcabcaabbccacbbac" * 3], size)
+    backend = Backend.from_str(tokenizer.files["tokenizer.json"].decode())
+    for text in [*words, "".join(words), "".join(reversed(words)), "abcabcaabbcc" * 3]:
+        assert tokenizer.encode_batch([text])[0].tolist() == backend.encode(text).ids
+
+
+@pytest.mark.shared
+def test_tiktoken_and_tokenizers_encode_real_text_alike(shared_data: Path) -> None:
+    text = (shared_data / "sotu" / "speeches.txt").read_text()[:400_000]
+    tokenizer = train_tokenizer([text[:200_000]], 2000)
+    backend = Backend.from_str(tokenizer.files["tokenizer.json"].decode())
+    assert tokenizer.encode_batch([text])[0].tolist() == backend.encode(text).ids
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('{"version"', '{"version'),
+        ("<|endoftext|>", "<|something|>"),
+        ('"add_prefix_space":false', '"add_prefix_space":true'),
+        ('"type":"BPE"', '"type":"WordPiece"'),
+        ('"normalizer":null', '"normalizer":{"type":"Lowercase"}'),
+        ('"vocab":{', '"vocab":{"x y":5,'),
+    ],
+)
+def test_a_tokenizer_file_that_is_torn_or_of_another_kind_does_not_fit(old: str, new: str, tmp_path: Path) -> None:
+    content = json.dumps(json.loads(TRAINED.files["tokenizer.json"]), separators=(",", ":"))
+    assert old in content
+    (tmp_path / "tokenizer.json").write_text(content.replace(old, new, 1))
+    with pytest.raises(BadData, match=r"is not one that `oelm prepare --vocab-size` writes"):
         load_tokenizer(tmp_path)
-
-
-def test_a_tokenizer_without_end_of_text_does_not_fit() -> None:
-    content = TRAINED._content.replace("<|endoftext|>", "<|something|>")
-    with pytest.raises(BadData, match=r"no <\|endoftext\|>"):
-        TrainedTokenizer(content)
+    assert trained_tokenizer(content.encode()).vocab_size == 290

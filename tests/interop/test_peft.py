@@ -11,14 +11,24 @@ peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
 transformers = pytest.importorskip("transformers")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny products on several threads wait for one another longer than they take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def gpt2():
     config = transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=64)
     return transformers.GPT2LMHeadModel(config), ["c_attn"]
 
 
 def bert():
-    config = transformers.BertConfig(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-                                     intermediate_size=48)
+    config = transformers.BertConfig(
+        vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+    )
     return transformers.BertForSequenceClassification(config), ["query", "key", "value"]
 
 
@@ -76,11 +86,9 @@ def test_a_model_that_carries_adapters_is_refused_and_untouched(make):
     assert before == {name: (sha256(p), p.requires_grad) for name, p in adapted.named_parameters()}
 
 
-def test_linear_layers_are_all_found_by_peft():
+def test_peft_finds_the_split_layers_as_it_finds_the_plain_ones():
     model, _ = gpt2()
-    plain = with_lora(gpt2()[0], "all-linear").print_trainable_parameters
     oelm.apply(model, "oelm-freeze")
-    adapted = with_lora(model, "all-linear")
-    assert callable(plain)
-    assert "transformer.h.0.attn.c_attn" in {name.removeprefix("base_model.model.") for name in adapted.targeted_module_names} \
-        or any("c_attn" in name for name in adapted.targeted_module_names)
+    plain, frozen = with_lora(gpt2()[0], "all-linear"), with_lora(model, "all-linear")
+    assert plain.targeted_module_names == frozen.targeted_module_names
+    assert any(name.endswith("c_attn") for name in frozen.targeted_module_names)

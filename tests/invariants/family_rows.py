@@ -10,8 +10,14 @@ import torch
 from torch import Tensor, nn
 
 VOCAB, LENGTH = 61, 9
-_SIZES = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "intermediate_size": 48, "max_position_embeddings": 64}
+_SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+}
 _GROUPED = {**_SIZES, "num_key_value_heads": 2}
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _GPT2_DROPOUT = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
@@ -90,48 +96,157 @@ def _encoder(name: str, stem: str, **extra: Any) -> Row:
 
 
 def _decoder(name: str, stem: str, **config: Any) -> Row:
-    return Row(name, f"{stem}ForCausalLM", f"{stem}Config", {**_GROUPED, **config}, cached=True,
-               biased=stem == "Qwen2")
+    return Row(name, f"{stem}ForCausalLM", f"{stem}Config", {**_GROUPED, **config}, cached=True, biased=stem == "Qwen2")
 
 
 ROWS = [
     _encoder("bert", "Bert"),
     _encoder("roberta", "Roberta"),
     _encoder("electra", "Electra", config={"embedding_size": 32}),
-    Row("distilbert", "DistilBertForMaskedLM", "DistilBertConfig", {
-        "vocab_size": VOCAB, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "dropout": 0.0,
-        "attention_dropout": 0.0, "max_position_embeddings": 64}, biased=True),
-    _encoder("deberta-v2", "DebertaV2", repairs=False, uniform=False, config={
-        "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "share_att_key": False,
-        "position_biased_input": False}),
-    Row("modernbert", "ModernBertForMaskedLM", "ModernBertConfig", {
-        **_SIZES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
-        "attention_bias": True, "reference_compile": False}, fused="Wqkv", biased=True,
-        wide={"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 1152}),
-    Row("vit", "ViTForImageClassification", "ViTConfig", {
-        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-        "image_size": 16, "patch_size": 4, **_NO_DROPOUT}, inputs="pixels", biased=True),
-    Row("gpt2", "GPT2LMHeadModel", "GPT2Config", {
-        "vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **_GPT2_DROPOUT},
-        fused="c_attn", biased=True, cached=True, wide={"n_embd": 768, "n_head": 12}),
-    Row("gpt-neox", "GPTNeoXForCausalLM", "GPTNeoXConfig", _SIZES, fused="query_key_value", biased=True, cached=True,
-        wide={"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}),
-    Row("opt", "OPTForCausalLM", "OPTConfig", {
-        "vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
-        "max_position_embeddings": 64, "word_embed_proj_dim": 32, "dropout": 0.0}, biased=True, cached=True),
+    Row(
+        "distilbert",
+        "DistilBertForMaskedLM",
+        "DistilBertConfig",
+        {
+            "vocab_size": VOCAB,
+            "dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 48,
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+            "max_position_embeddings": 64,
+        },
+        biased=True,
+    ),
+    _encoder(
+        "deberta-v2",
+        "DebertaV2",
+        repairs=False,
+        uniform=False,
+        config={
+            "relative_attention": True,
+            "pos_att_type": ["p2c", "c2p"],
+            "position_buckets": 8,
+            "share_att_key": False,
+            "position_biased_input": False,
+        },
+    ),
+    Row(
+        "modernbert",
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        {
+            **_SIZES,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+            "attention_bias": True,
+            "reference_compile": False,
+        },
+        fused="Wqkv",
+        biased=True,
+        wide={"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 1152},
+    ),
+    Row(
+        "vit",
+        "ViTForImageClassification",
+        "ViTConfig",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "image_size": 16,
+            "patch_size": 4,
+            **_NO_DROPOUT,
+        },
+        inputs="pixels",
+        biased=True,
+    ),
+    Row(
+        "gpt2",
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **_GPT2_DROPOUT},
+        fused="c_attn",
+        biased=True,
+        cached=True,
+        wide={"n_embd": 768, "n_head": 12},
+    ),
+    Row(
+        "gpt-neox",
+        "GPTNeoXForCausalLM",
+        "GPTNeoXConfig",
+        _SIZES,
+        fused="query_key_value",
+        biased=True,
+        cached=True,
+        wide={"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    ),
+    Row(
+        "opt",
+        "OPTForCausalLM",
+        "OPTConfig",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "ffn_dim": 48,
+            "max_position_embeddings": 64,
+            "word_embed_proj_dim": 32,
+            "dropout": 0.0,
+        },
+        biased=True,
+        cached=True,
+    ),
     _decoder("llama", "Llama"),
     _decoder("mistral", "Mistral", sliding_window=None),
     _decoder("qwen2", "Qwen2"),
     _decoder("qwen3", "Qwen3", head_dim=8),
-    Row("t5", "T5ForConditionalGeneration", "T5Config", {
-        "vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
-        "dropout_rate": 0.0, "decoder_start_token_id": 0}, inputs="pair", uniform=False, cached=True,
-        sites=("encoder", "decoder", "cross")),
-    Row("bart", "BartForConditionalGeneration", "BartConfig", {
-        "vocab_size": VOCAB, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "dropout": 0.0,
-        "max_position_embeddings": 64}, inputs="pair", biased=True, cached=True,
-        sites=("encoder", "decoder", "cross")),
+    Row(
+        "t5",
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {
+            "vocab_size": VOCAB,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "dropout_rate": 0.0,
+            "decoder_start_token_id": 0,
+        },
+        inputs="pair",
+        uniform=False,
+        cached=True,
+        sites=("encoder", "decoder", "cross"),
+    ),
+    Row(
+        "bart",
+        "BartForConditionalGeneration",
+        "BartConfig",
+        {
+            "vocab_size": VOCAB,
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "dropout": 0.0,
+            "max_position_embeddings": 64,
+        },
+        inputs="pair",
+        biased=True,
+        cached=True,
+        sites=("encoder", "decoder", "cross"),
+    ),
     Row("torch", "TorchModel", fused="self_attn", biased=True, repairs=False),
 ]
 FUSED = [row for row in ROWS if row.fused]

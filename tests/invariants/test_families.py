@@ -67,8 +67,11 @@ def test_every_role_is_found_in_every_layer_and_site(row):
             assert [each.layer for each in found if (each.role, each.site) == (role, site)] == [0, 1]
     assert {each.layer for each in found if each.role == "ffn"} == {0, 1}
     assert len({each.name for each in found}) == len(found)
-    assert all(each.shape[:2] == ((2 if row.name in ("llama", "mistral", "qwen2", "qwen3") else 4), 8)
-               for each in found if each.role == "k")
+    assert all(
+        each.shape[:2] == ((2 if row.name in ("llama", "mistral", "qwen2", "qwen3") else 4), 8)
+        for each in found
+        if each.role == "k"
+    )
 
 
 @every_family
@@ -95,7 +98,9 @@ def test_fused_families_keep_their_logits_at_a_real_width(row):
 
 
 @every_family
-@pytest.mark.parametrize("method", ["oelm-freeze", "oelm-from-current", "orthogonal-trained", "oelm-slice", "oelm-hadamard"])
+@pytest.mark.parametrize(
+    "method", ["oelm-freeze", "oelm-from-current", "orthogonal-trained", "oelm-slice", "oelm-hadamard"]
+)
 def test_each_heads_gram_matrix_is_the_identity(row, method):
     model = row.build()
     audit = oelm.apply(model, method)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from oelm.errors import FrozenWeightsMoved
-from oelm.method.freeze import hold, refuse_moved, release, sha256
+from oelm.method.freeze import hold, is_as_frozen, refuse_moved, release, rounded, sha256
 
 
 def test_a_stale_gradient_cannot_move_a_held_tensor():
@@ -33,3 +33,20 @@ def test_what_moved_vanished_or_trains_again_is_named():
         refuse_moved(dict(layer.named_parameters()), hashes)
     for words in ("weight (its bytes changed)", "bias (requires_grad is True again)", "ghost (no longer"):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("start", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("cast", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_a_cast_is_no_movement_and_a_change_under_it_is_one(start, cast):
+    weight = torch.randn(40, 40, dtype=torch.float64).to(start)
+    frozen, casts = sha256(weight), rounded([("w", weight)])["w"]
+    moved = weight.to(cast)
+    assert is_as_frozen(moved, frozen, casts)
+    assert is_as_frozen(moved.to(torch.float64), frozen, casts)
+    moved[0, 0] = torch.nextafter(moved[0, 0], torch.tensor(9.0, dtype=cast))
+    assert not is_as_frozen(moved, frozen, casts)
+
+
+def test_rounding_is_remembered_only_where_digits_can_be_lost():
+    assert len(rounded([("w", torch.zeros(2))])["w"]) == 2
+    assert len(rounded([("w", torch.zeros(2, dtype=torch.bfloat16))])["w"]) == 1

@@ -24,6 +24,17 @@ def _rows():
 
 
 rows = _rows()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny products on several threads wait for one another longer than they take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 REPAIRED = [row for row in rows.ROWS if row.repairs]
 CACHED = [row for row in REPAIRED if row.cached]
 BOTH = MethodSpec(repair=RepairSpec(key_shift=0.5, temperature=True))
@@ -131,3 +142,18 @@ def test_a_checkpoint_without_its_repairs_is_refused(tmp_path):
     model.save_pretrained(tmp_path, state_dict=kept)
     with pytest.raises(CheckpointError, match="lacks"):
         oelm.load(tmp_path)
+
+
+@rows.named([row for row in CACHED if row.name in ("gpt2", "gpt-neox", "llama", "opt")])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_padding_on_the_left_is_no_token_before_the_first(row, implementation):
+    model = row.build().eval()
+    model.set_attn_implementation(implementation)
+    oelm.apply(model, oelm.named_method("oelm-shift"))
+    ids = row.feed()["input_ids"][:1]
+    padded = torch.cat((torch.zeros(1, 3, dtype=torch.long), ids), 1)
+    mask = (torch.arange(padded.shape[1]) >= 3).long()[None]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        found = model(padded, attention_mask=mask, position_ids=positions).logits[:, 3:]
+        assert torch.allclose(found, model(ids).logits, atol=1e-5)

@@ -96,6 +96,14 @@ def test_a_folder_that_is_no_checkout_has_neither(tmp_path: Path) -> None:
     assert is_dirty(tmp_path) is None
 
 
+def test_a_folder_that_may_not_be_looked_into_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert checkout_around(tmp_path) is None
+
+
 def test_a_repository_without_a_commit_has_neither(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     assert commit_of(tmp_path) is None

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from oelm.record.schema import MetricRecord
+from oelm.report import figures
 from oelm.report.figures import INK, Curve, Panel, convergence_png, convergence_svg, curve, look
 
 
@@ -78,9 +79,9 @@ def test_the_same_curves_give_the_same_bytes() -> None:
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "$\\frac{$", "_hidden", "a&b"])
 def test_any_name_is_drawn_as_it_is(name: str) -> None:
-    svg = convergence_svg([panel("baseline", name, title=name)], "en")
-    assert "<script" not in svg
-    assert name in {text.strip() for text in texts(svg)}
+    for svg in (convergence_svg([panel("baseline", name)], "en"), convergence_svg([panel("a", title=name)], "en")):
+        assert "<script" not in svg
+        assert name in {text.strip() for text in texts(svg)}
 
 
 def test_every_place_on_the_axes_has_its_panel() -> None:
@@ -99,11 +100,18 @@ def test_one_point_and_no_floor_can_be_drawn() -> None:
     assert "floor" not in texts(convergence_svg([alone], "en"))
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_png_is_a_picture_whatever_the_fonts_of_the_machine(
-    language: str, recwarn: pytest.WarningsRecorder
+def test_a_machine_without_a_chinese_font_labels_the_png_in_english_and_the_svg_in_chinese(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
+    monkeypatch.setattr(figures, "CHINESE_FONTS", ())
+    drawn = [panel("baseline", "oelm-freeze")]
+    assert convergence_png(drawn, "zh") == convergence_png(drawn, "en")
+    assert "训练步数" in texts(convergence_svg(drawn, "zh"))
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_png_is_a_picture(language: str) -> None:
     png = convergence_png([panel("baseline", "oelm-freeze")], language)
     assert png.startswith(b"\x89PNG")
     assert len(png) > 10_000
-    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]

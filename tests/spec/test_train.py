@@ -9,7 +9,6 @@ from oelm.spec.train import TrainSpec
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"steps": 10, "warmup_steps": 10}, "leaves nothing"),
         ({"learning_rate": 1e-4, "min_learning_rate": 1e-3}, "is above"),
         ({"batch_size": 6, "accumulation": 4}, "multiple of 4"),
         ({"betas": (0.9, 1.0)}, "less than 1"),

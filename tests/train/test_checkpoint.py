@@ -81,6 +81,6 @@ def test_a_checkpoint_of_another_model_is_refused_and_the_model_untouched(saved)
 
 def test_the_best_is_replaced_whole(saved):
     for step in (1, 2):
-        saved.save_best(nn.Linear(2, 2), {"step": step})
-    assert read_checkpoint(saved.directory / "best").state["step"] == 2
+        saved.save_best(nn.Linear(2, 2), {"progress": {"step": step}})
+    assert read_checkpoint(saved.directory / "best").state["progress"]["step"] == 2
     assert not list(saved.directory.glob(".*"))

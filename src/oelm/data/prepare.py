@@ -22,7 +22,7 @@ from oelm.data.meta import META, Request, SplitMeta, TokenMeta, checksum_of, rea
 from oelm.data.progress import Progress, Silent
 from oelm.data.readers import Position
 from oelm.data.sources import Corpus, Section, block_bytes_for, make_request, open_corpus
-from oelm.data.tokenizer import Tokenizer, describe, gpt2_tokenizer, load_tokenizer, train_tokenizer
+from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer, load_tokenizer, train_tokenizer
 from oelm.data.workspace import Journal, Workspace, refuse_foreign_files
 from oelm.errors import BadData, OelmError
 from oelm.files import write_atomically
@@ -144,7 +144,6 @@ def _tokenizer(
     """Return the tokenizer of the work begun here; the first time, get it and keep it beside the tokens."""
     if workspace.begun():
         return load_tokenizer(workspace.path)
-    tokenizer: Tokenizer
     if journal.request.vocab_size is None:
         tokenizer = gpt2_tokenizer(vocabulary)
     else:
@@ -249,7 +248,7 @@ def _finish(workspace: Workspace, journal: Journal, corpus: Corpus, tokenizer: T
     meta = TokenMeta(
         corpus=request.corpus,
         documents=request.documents,
-        tokenizer=describe(tokenizer),
+        tokenizer=tokenizer.describe(),
         held_out=corpus.held_out,
         splits=splits,
         checksum=checksum_of(tokenizer.sha256, tokenizer.vocab_size, files),

@@ -119,7 +119,7 @@ def open_corpus(request: Request, revision: str | None = None) -> Corpus:
 
 def block_bytes_for(tokens: int | None) -> int:
     """Return how much text to encode at a time: so little that a subset ends near the number asked for."""
-    most, least = 1 << 20, 1 << 10
+    most, least = 1 << 18, 1 << 10  # many cores hold many blocks, and memory is to stay small
     return most if tokens is None else max(least, min(most, tokens * _BYTES_PER_TOKEN // 64))
 
 

@@ -31,36 +31,50 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as count_from
-from os.path import commonprefix
 
 from oelm.errors import BadData
 
-# Changing a list, or its order, changes every story and with it every number measured on them. The words of a
-# list are prefix-free (no "Ann" beside "Anna"), and no colour begins with a vowel: it follows "a".
-NAMES = (
-    *("Anna", "Ben", "Clara", "David", "Emma", "Fred", "Grace", "Henry", "Ivy", "Jack", "Kate", "Leo"),
-    *("Mary", "Nora", "Oscar", "Peter", "Rose", "Sam", "Tess", "Tom", "Victor", "Will", "Yasmin", "Zoe"),
-)
-COLOURS = ("red", "blue", "green", "yellow", "white", "black", "brown", "silver")
-THINGS = (
-    *("ball", "bell", "book", "box", "coin", "cup", "drum", "flute"),
-    *("hat", "key", "kite", "lamp", "map", "ring", "rope", "spoon"),
-)
-SETTINGS = (
-    ("on a farm", ("kitchen", "garden", "barn")),
-    ("in a town", ("market", "library", "park")),
-    ("in a castle", ("tower", "hall", "cellar")),
-    ("by the sea", ("harbour", "cave", "lighthouse")),
-)
+# Changing a table, or its order, changes every story and with it every number measured on them.
+#
+# A title goes with some names only, and a colour with some things. Were all words of a kind interchangeable, a
+# model would give them one embedding, and could not begin to copy "Tom" before it had told him from twenty
+# others: measured, four times the steps until attention beats the cumulative mean by a tenth.
+PEOPLE: Mapping[str, tuple[str, ...]] = {
+    "Aunt": ("Anna", "Clara", "Emma", "Grace", "Ivy", "Kate"),
+    "Uncle": ("Ben", "David", "Fred", "Henry", "Jack", "Leo"),
+    "Queen": ("Ivy", "Kate", "Mary", "Nora", "Rose", "Yasmin"),
+    "King": ("Henry", "Leo", "Oscar", "Peter", "Victor", "Will"),
+    "Captain": ("Jack", "Oscar", "Sam", "Tess", "Tom", "Zoe"),
+    "Doctor": ("Anna", "David", "Grace", "Nora", "Victor", "Yasmin"),
+    "Farmer": ("Ben", "Clara", "Mary", "Peter", "Tom", "Will"),
+    "Baker": ("Emma", "Fred", "Rose", "Sam", "Tess", "Zoe"),
+}
+THINGS: Mapping[str, tuple[str, ...]] = {
+    "red": ("ball", "book", "drum", "hat", "kite"),
+    "blue": ("ball", "book", "box", "cup", "kite"),
+    "green": ("ball", "box", "hat", "lamp", "map"),
+    "yellow": ("bell", "flute", "kite", "lamp", "ring"),
+    "white": ("cup", "lamp", "map", "rope", "spoon"),
+    "black": ("coin", "drum", "flute", "hat", "key"),
+    "brown": ("box", "drum", "flute", "rope", "spoon"),
+    "silver": ("bell", "coin", "key", "ring", "spoon"),
+}
+PLACES: Mapping[str, tuple[str, ...]] = {
+    "on a farm": ("kitchen", "garden", "barn"),
+    "in a town": ("market", "library", "park"),
+    "in a castle": ("tower", "hall", "cellar"),
+    "by the sea": ("harbour", "cave", "lighthouse"),
+}
 NOBODY = "nobody"
+LABELS = (NOBODY, *sorted({name for names in PEOPLE.values() for name in names}))
 
-_FRIENDS = ("Two", "Three")
-_OPENINGS = (" First", " Then", " Next", " Soon", " Later", " At last")  # one for each event that a story can have
+_NUMBERS = ("Two", "Three")
+_OPENINGS = (" First", " Then", " Next", " Soon", " At last")  # one for each event that a story can have
 _FEWEST_EVENTS = 2
-_CLOSING = " Finally"
+_CLOSING = " In the end"
 
 
 class NotAStory(BadData, ValueError):
@@ -80,8 +94,8 @@ class Story:
     """A story, the choices that made it, and what is true at its end.
 
     `choices` are the indices of the options taken wherever there was more than one. `log_probability` is the
-    natural logarithm of the probability of exactly this text. `holder` is the name of whoever has the treasure
-    that was mentioned first, or `NOBODY`.
+    natural logarithm of the probability of exactly this text. `holder`, one of `LABELS`, is the name of whoever
+    has the treasure that was mentioned first.
     """
 
     text: str
@@ -96,39 +110,14 @@ Chooser = Callable[[Sequence[str], Sequence[str]], int]
 
 
 @dataclass(slots=True)
-class _Teller:
-    """The text so far, and the choices that led to it."""
-
-    choose: Chooser
-    pieces: list[str] = field(default_factory=list)
-    choices: list[int] = field(default_factory=list)
-    num_tellings: int = 1  # n_1 n_2 ..., exact; its logarithm is taken once, at the end
-
-    def say(self, text: str) -> None:
-        """Add what follows from the story so far."""
-        self.pieces.append(text)
-
-    def pick(self, options: Sequence[str]) -> int:
-        """Add one of `options`; an only option is no choice."""
-        index = 0
-        if len(options) > 1:
-            index = self.choose(self.pieces, options)
-            self.choices.append(index)
-            self.num_tellings *= len(options)
-        self.pieces.append(options[index])
-        return index
-
-
-@dataclass(slots=True)
 class _World:
     """Who is where and who has what. People and things are numbered; nobody carries two things."""
 
-    places: tuple[str, ...]
-    people: list[str] = field(default_factory=list)
+    people: list[str] = field(default_factory=list)  # "Aunt Kate"
     whereabouts: list[str] = field(default_factory=list)  # of each person
-    things: list[str] = field(default_factory=list)  # "red ball"
+    things: list[str] = field(default_factory=list)  # "the red ball"
     holders: list[int | None] = field(default_factory=list)  # of each thing
-    resting: list[str] = field(default_factory=list)  # where each thing lies, or lay when it was picked up
+    resting: list[str] = field(default_factory=list)  # where each thing was put down last
 
     def load(self, person: int) -> int | None:
         """Return what a person carries."""
@@ -146,176 +135,216 @@ class _World:
 
     def lying(self, place: str) -> list[int]:
         """Return what can be picked up at a place."""
-        return [thing for thing, holder in enumerate(self.holders) if holder is None and self.resting[thing] == place]
+        return [i for i, holder in enumerate(self.holders) if holder is None and self.resting[i] == place]
 
-    def about_person(self, person: int) -> str:
-        """Say where a person is and with what: `Tom was in the barn with the red ball.`"""
+    def person_is(self, person: int) -> str:
+        """Say where a person is, and with what."""
         load = self.load(person)
-        ending = "" if load is None else f" with the {self.things[load]}"
+        ending = "" if load is None else f" with {self.things[load]}"
         return f"{self.people[person]} was in the {self.whereabouts[person]}{ending}."
 
-    def about_thing(self, thing: int) -> str:
-        """Say where a thing is and with whom: `he red ball was in the barn with Tom.`, after a T or a t."""
+    def person_has(self, person: int) -> str:
+        """Say what a person carries."""
+        load = self.load(person)
+        return f"{self.people[person]} had {'nothing' if load is None else self.things[load]}."
+
+    def thing_is(self, thing: int) -> str:
+        """Say where a thing is, and with whom."""
         holder = self.holders[thing]
         ending = "" if holder is None else f" with {self.people[holder]}"
-        return f"he {self.things[thing]} was in the {self.place(thing)}{ending}."
+        return f"{self.things[thing]} was in the {self.place(thing)}{ending}."
 
 
-class _Grammar:
-    """What may be said next, given the story so far. Nothing here knows who chooses, or how."""
+@dataclass(slots=True)
+class _Teller:
+    """The grammar: what may be said next, given the story so far. Nothing here knows how choices are made."""
 
-    def __init__(self, choose: Chooser) -> None:
-        self.teller = _Teller(choose)
-        self.world = self._introduce()
+    choose: Chooser
+    pieces: list[str] = field(default_factory=list)  # of the text
+    choices: list[int] = field(default_factory=list)
+    num_tellings: int = 1  # n_1 n_2 ..., exact; its logarithm is taken once, at the end
+    world: _World = field(default_factory=_World)
+    places: tuple[str, ...] = ()
+
+    def say(self, text: str) -> None:
+        """Add what follows from the story so far."""
+        self.pieces.append(text)
+
+    def pick(self, options: Sequence[str]) -> int:
+        """Add one of `options`; an only option is no choice."""
+        index = 0
+        if len(options) > 1:
+            index = self.choose(self.pieces, options)
+            self.choices.append(index)
+            self.num_tellings *= len(options)
+        self.pieces.append(options[index])
+        return index
+
+    def tell(self) -> None:
+        """Tell one story from its first word to its last."""
+        self._introduce()
         for number, opening in enumerate(_OPENINGS):
             if number < _FEWEST_EVENTS:
-                self.teller.say(opening)
-            elif self.teller.pick((opening, _CLOSING)) == 1:
+                self.say(opening)
+            elif self.pick((opening, _CLOSING)) == 1:
                 break
             self._event()
             self._recall()
         else:
-            self.teller.say(_CLOSING)
+            self.say(_CLOSING)
         self._close()
 
-    def _introduce(self) -> _World:
+    def _introduce(self) -> None:
         """Name the friends and what they carry, and a thing that nobody has."""
-        teller = self.teller
-        num_friends = 2 + teller.pick(_FRIENDS)
-        teller.say(" friends lived ")
-        world = _World(places=SETTINGS[teller.pick([setting for setting, _ in SETTINGS])][1])
-        teller.say(".")
-        names, colours, things = list(NAMES), list(COLOURS), list(THINGS)
-
-        def place() -> str:
-            teller.say(" was in the ")
-            return world.places[teller.pick(world.places)]
-
-        def thing(holder: int | None) -> None:
-            colour = colours.pop(teller.pick(colours))
-            teller.say(" ")
-            world.things.append(f"{colour} {things.pop(teller.pick(things))}")
-            world.holders.append(holder)
-
+        world = self.world
+        num_friends = 2 + self.pick(_NUMBERS)
+        self.say(" friends lived ")
+        settings = list(PLACES)
+        self.places = PLACES[settings[self.pick(settings)]]
+        self.say(".")
         for person in range(num_friends):
-            teller.say(" ")
-            world.people.append(names.pop(teller.pick(names)))
-            world.whereabouts.append(place())
+            self.say(" ")
+            world.people.append(self._pair(PEOPLE, world.people))
+            world.whereabouts.append(self._place())
             # The first friend always has something: the treasure that `Story.holder` asks about.
-            if teller.pick((" with a ", ".")[: 1 if person == 0 else 2]) == 0:
-                thing(person)
+            if self.pick((" with a ",) if person == 0 else (" with a ", ".")) == 0:
+                world.things.append("the " + self._pair(THINGS, world.things))
+                world.holders.append(person)
                 world.resting.append(world.whereabouts[person])
-                teller.say(".")
-        teller.say(" A ")
-        thing(None)
-        world.resting.append(place())
-        teller.say(".")
-        return world
+                self.say(".")
+        self.say(" A ")
+        world.things.append("the " + self._pair(THINGS, world.things))
+        world.holders.append(None)
+        world.resting.append(self._place())
+        self.say(".")
+
+    def _pair(self, table: Mapping[str, tuple[str, ...]], taken: Sequence[str]) -> str:
+        """Pick two words that go together and that nobody and nothing else in the story goes by."""
+        words = {word for name in taken for word in name.split()}
+        firsts = [first for first in table if first not in words]
+        first = firsts[self.pick(firsts)]
+        self.say(" ")
+        seconds = [second for second in table[first] if second not in words]
+        return f"{first} {seconds[self.pick(seconds)]}"
+
+    def _place(self) -> str:
+        self.say(" was in the ")
+        return self.places[self.pick(self.places)]
+
+    def _one_of(self, numbers: Sequence[int], words: Sequence[str]) -> int:
+        """Pick one of the people, or things, that have these `numbers`."""
+        return numbers[self.pick([words[number] for number in numbers])]
 
     def _event(self) -> None:
         """Let somebody do one of the things that can be done there and then."""
-        teller, world = self.teller, self.world
-        teller.say(" ")
-        person = teller.pick(world.people)
+        world = self.world
+        self.say(" ")
+        person = self.pick(world.people)
         here, load, company = world.whereabouts[person], world.load(person), world.company(person)
         possible: dict[str, Callable[[int], None]] = {}
         if load is None:
             possible[" went to the "] = self._go
             if world.lying(here):
-                possible[" picked up the "] = self._take
+                possible[" picked up "] = self._take
         else:
-            possible[f" carried the {world.things[load]} to the "] = self._go
-            possible[f" left the {world.things[load]}"] = self._leave
-            if any(world.load(other) is None for other in company):
-                possible[" gave "] = self._give
-        if company and any(world.place(thing) != here for thing in range(len(world.things))):
-            possible[" asked "] = self._ask
+            treasure = world.things[load]
+            possible[f" carried {treasure} to the "] = self._go
+            # Treasures that change hands make the better story, so only who is alone leaves one behind.
+            possible |= {f" gave {treasure} to ": self._give} if company else {f" left {treasure} in the ": self._leave}
+        if company and self._absent(person):
+            possible[" looked for "] = self._ask
         verbs = list(possible)
-        possible[verbs[teller.pick(verbs)]](person)
+        possible[verbs[self.pick(verbs)]](person)
 
     def _go(self, person: int) -> None:
-        teller, world = self.teller, self.world
-        others = [place for place in world.places if place != world.whereabouts[person]]
-        world.whereabouts[person] = place = others[teller.pick(others)]
-        teller.say(".")
+        world = self.world
+        others = [place for place in self.places if place != world.whereabouts[person]]
+        world.whereabouts[person] = place = others[self.pick(others)]
+        self.say(".")
         name = world.people[person]
-        if company := world.company(person):
-            teller.say(f" {name} met {' and '.join(world.people[other] for other in company)}.")
+        for other in world.company(person):
+            self.say(f" {name} met {world.people[other]}. {world.person_has(other)}")
         if things := world.lying(place):
-            teller.say(f" {name} saw {' and '.join('the ' + world.things[thing] for thing in things)}.")
+            self.say(f" {name} saw {' and '.join(world.things[thing] for thing in things)}.")
 
     def _take(self, person: int) -> None:
-        teller, world = self.teller, self.world
-        things = world.lying(world.whereabouts[person])
-        thing = things[teller.pick([world.things[thing] for thing in things])]
+        world = self.world
+        thing = self._one_of(world.lying(world.whereabouts[person]), world.things)
         world.holders[thing] = person
-        teller.say(f". Now {world.people[person]} had the {world.things[thing]}.")
+        self.say(f". Now {world.person_has(person)}")
 
     def _leave(self, person: int) -> None:
         world = self.world
         thing, place = world.holders.index(person), world.whereabouts[person]
         world.holders[thing], world.resting[thing] = None, place
-        self.teller.say(f" in the {place}. Now t{world.about_thing(thing)}")
+        self.say(f"{place}. Now {world.thing_is(thing)}")
 
     def _give(self, person: int) -> None:
-        teller, world = self.teller, self.world
+        """Give what is carried; who gets it returns what they carried themselves."""
+        world = self.world
         thing = world.holders.index(person)
-        others = [other for other in world.company(person) if world.load(other) is None]
-        other = others[teller.pick([world.people[other] for other in others])]
+        other = self._one_of(world.company(person), world.people)
+        returned = world.load(other)
         world.holders[thing] = other
-        name, treasure = world.people[other], world.things[thing]
-        teller.say(f" the {treasure}. {name} thanked {world.people[person]} for the {treasure}.")
+        if returned is not None:
+            world.holders[returned] = person
+            self.say(f" for {world.things[returned]}")
+        self.say(f". Now {world.person_has(other)} {world.person_has(person)}")
 
     def _ask(self, person: int) -> None:
-        teller, world = self.teller, self.world
-        company = world.company(person)
-        other = company[teller.pick([world.people[other] for other in company])]
-        teller.say(" where the ")
-        # Asking for what everybody can see would be silly.
-        absent = [i for i in range(len(world.things)) if world.place(i) != world.whereabouts[person]]
-        thing = absent[teller.pick([world.things[i] for i in absent])]
-        teller.say(f" was. {world.people[other]} told {world.people[person]} that t{world.about_thing(thing)}")
+        world = self.world
+        thing = self._one_of(self._absent(person), world.things)
+        self.say(" and asked ")
+        other = self._one_of(world.company(person), world.people)
+        self.say(f". {world.people[other]} said that {world.thing_is(thing)}")
+
+    def _absent(self, person: int) -> list[int]:
+        """Return what a person can sensibly look for: what is somewhere else."""
+        here = self.world.whereabouts[person]
+        return [thing for thing in range(len(self.world.things)) if self.world.place(thing) != here]
 
     def _recall(self) -> None:
         """Ask for something that the story has settled, and answer."""
-        teller, world = self.teller, self.world
-        form = teller.pick((" Where was ", " Who had the ", " What did "))
+        world = self.world
+        form = self.pick((" Where was ", " Who had ", " What did "))
         if form == 0:
-            topic = teller.pick([*world.people, *(f"the {thing}" for thing in world.things)])
-            teller.say("? ")
+            topic = self.pick(world.people + world.things)
             thing = topic - len(world.people)
-            teller.say(world.about_person(topic) if thing < 0 else f"T{world.about_thing(thing)}")
+            self.say("? " + (world.person_is(topic) if thing < 0 else _capital(world.thing_is(thing))))
         elif form == 1:
-            thing = teller.pick(world.things)
+            thing = self.pick(world.things)
             holder = world.holders[thing]
-            name = NOBODY.capitalize() if holder is None else world.people[holder]
-            teller.say(f"? {name} had the {world.things[thing]}.")
+            name = _capital(NOBODY) if holder is None else world.people[holder]
+            self.say(f"? {name} had {world.things[thing]}.")
         else:
-            person = teller.pick(world.people)
-            load = world.load(person)
-            treasure = "nothing" if load is None else f"the {world.things[load]}"
-            teller.say(f" have? {world.people[person]} had {treasure}.")
+            person = self.pick(world.people)
+            self.say(f" have? {world.person_has(person)}")
 
     def _close(self) -> None:
         """Say where everybody and everything is at the end; none of it is a choice."""
         world = self.world
         for person in range(len(world.people)):
-            self.teller.say(f" {world.about_person(person)}")
+            self.say(f" {world.person_is(person)}")
         for thing, holder in enumerate(world.holders):
             if holder is None:
-                self.teller.say(f" T{world.about_thing(thing)}")
+                self.say(f" {_capital(world.thing_is(thing))}")
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _tell(choose: Chooser) -> Story:
-    grammar = _Grammar(choose)
-    teller, world = grammar.teller, grammar.world
+    teller = _Teller(choose)
+    teller.tell()
+    world = teller.world
     holder = world.holders[0]
     return Story(
         text="".join(teller.pieces),
         choices=tuple(teller.choices),
         log_probability=-math.log(teller.num_tellings),
         questions=tuple(_questions(world)),
-        holder=NOBODY if holder is None else world.people[holder],
+        holder=NOBODY if holder is None else world.people[holder].split()[1],
     )
 
 
@@ -323,12 +352,12 @@ def _questions(world: _World) -> Iterator[Question]:
     """Ask everything that the end of a story answers."""
     for thing, treasure in enumerate(world.things):
         holder = world.holders[thing]
-        yield Question(f"Who has the {treasure}?", NOBODY if holder is None else world.people[holder])
-        yield Question(f"Where is the {treasure}?", f"in the {world.place(thing)}")
+        yield Question(f"Who has {treasure}?", NOBODY if holder is None else world.people[holder])
+        yield Question(f"Where is {treasure}?", f"in the {world.place(thing)}")
     for person, name in enumerate(world.people):
         load = world.load(person)
         yield Question(f"Where is {name}?", f"in the {world.whereabouts[person]}")
-        yield Question(f"What does {name} have?", "nothing" if load is None else f"the {world.things[load]}")
+        yield Question(f"What does {name} have?", "nothing" if load is None else world.things[load])
 
 
 def story(seed: int, index: int) -> Story:
@@ -365,13 +394,19 @@ def parse(text: str) -> Story:
 
 
 def _refusal(text: str, possible: Sequence[str]) -> NotAStory:
-    end = max(len(commonprefix([text, candidate])) for candidate in possible)
+    end = max(_agreement(text, candidate) for candidate in possible)
     expected = sorted({candidate[end : end + 20] for candidate in possible if candidate[:end] == text[:end]})
     return NotAStory(
         f"a story was to be parsed, but it stops being one at character {end}, after {text[max(0, end - 30) : end]!r}:"
         f" found {text[end : end + 20] or 'the end'!r}, where {' or '.join(repr(e or 'the end') for e in expected)}"
         " would do. Pass the text of one story, without separators before or after it."
     )
+
+
+def _agreement(one: str, other: str) -> int:
+    """Return how many characters two texts have in common from their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def floor(stories: Iterable[Story], num_tokens: int) -> float:

@@ -7,7 +7,6 @@ import importlib.util
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -25,22 +24,10 @@ _URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 _TIMEOUT_SECONDS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class VocabularyFiles:
-    """The content of GPT-2's files, verified."""
+def find_vocabulary(directory: Path | None = None) -> dict[str, bytes]:
+    """Return the content of GPT-2's `vocab.json` and `merges.txt`.
 
-    vocabulary: bytes
-    merges: bytes
-
-    def save(self, directory: Path) -> None:
-        """Write the files under the names that `transformers` looks for."""
-        write_atomically(directory / VOCABULARY, self.vocabulary)
-        write_atomically(directory / MERGES, self.merges)
-
-
-def find_vocabulary(directory: Path | None = None) -> VocabularyFiles:
-    """Return GPT-2's vocabulary: from `directory` if given, else from this machine, else from the network.
-
+    They are taken from `directory` if given, else from this machine, else from the network.
     Raises BadData for files of another vocabulary, UsageError where none can be had.
     """
     if directory is not None:
@@ -63,9 +50,10 @@ def _places() -> Iterator[tuple[Path, Path]]:
     yield _cache() / VOCABULARY, _cache() / MERGES
 
 
-def _read(vocabulary: Path, merges: Path) -> VocabularyFiles:
-    content = []
-    for path, expected in ((vocabulary, _VOCABULARY_SHA256), (merges, _MERGES_SHA256)):
+def _read(vocabulary: Path, merges: Path) -> dict[str, bytes]:
+    content = {}
+    wanted = ((VOCABULARY, vocabulary, _VOCABULARY_SHA256), (MERGES, merges, _MERGES_SHA256))
+    for name, path, expected in wanted:
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -79,11 +67,11 @@ def _read(vocabulary: Path, merges: Path) -> VocabularyFiles:
                 f"{MERGES} of the hub's gpt2 as they are, or train a vocabulary on the corpus with "
                 "--vocab-size."
             )
-        content.append(data)
-    return VocabularyFiles(*content)
+        content[name] = data
+    return content
 
 
-def _download() -> VocabularyFiles:
+def _download() -> dict[str, bytes]:
     cache = _cache()
     try:
         for name, remote in ((VOCABULARY, "encoder.json"), (MERGES, "vocab.bpe")):

@@ -35,13 +35,17 @@ def load(path: str | Path, **options: Any) -> nn.Module:
     try:
         config = transformers.AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise BadData(f"no model could be read from {name!r} ({str(error).splitlines()[0]}). Give the directory that "
-                      "model.save_pretrained wrote, or a hub name.") from error
+        raise BadData(
+            f"no model could be read from {name!r} ({str(error).splitlines()[0]}). Give the directory that "
+            "model.save_pretrained wrote, or a hub name."
+        ) from error
     state = _state(config, name)
     cls = getattr(transformers, (config.architectures or [""])[0], None)
     if cls is None:
-        raise BadData(f"{name!r} holds a model of class {config.architectures}, which transformers does not have. "
-                      "Load it yourself and call oelm.surgery.restore.")
+        raise BadData(
+            f"{name!r} holds a model of class {config.architectures}, which transformers does not have. "
+            "Load it yourself and call oelm.surgery.restore."
+        )
     model: nn.Module = cls.from_pretrained(name, **options)
     surgery.restore(model, state)
     if state.method.repair.active():
@@ -54,11 +58,15 @@ def load(path: str | Path, **options: Any) -> nn.Module:
 def _state(config: Any, name: str) -> Applied:
     note = getattr(config, "oelm", None)
     if note is None:
-        raise CheckpointError(f"{name!r} carries no method: its config.json has no 'oelm' entry. Load it with "
-                              "transformers and call oelm.apply(model, method).")
+        raise CheckpointError(
+            f"{name!r} carries no method: its config.json has no 'oelm' entry. Load it with "
+            "transformers and call oelm.apply(model, method)."
+        )
     try:
         casts = {name: tuple(values) for name, values in note.get("casts", {}).items()}
         return Applied(MethodSpec.model_validate(note["method"]), int(note["seed"]), dict(note["hashes"]), casts)
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise CheckpointError(f"the 'oelm' entry in the config.json of {name!r} cannot be read ({error}). It was "
-                              "written by a later version or edited by hand; apply a method anew.") from error
+        raise CheckpointError(
+            f"the 'oelm' entry in the config.json of {name!r} cannot be read ({error}). It was "
+            "written by a later version or edited by hand; apply a method anew."
+        ) from error

@@ -36,8 +36,8 @@ class Applied:
 
 def sha256(tensor: Tensor) -> str:
     """Hash a tensor's bytes."""
-    data = tensor.detach().to("cpu").contiguous().view(torch.uint8)
-    return hashlib.sha256(memoryview(data.numpy()).cast("B")).hexdigest()
+    data = tensor.detach().to("cpu").contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().data).hexdigest()
 
 
 def hold(tensors: Named) -> dict[str, str]:

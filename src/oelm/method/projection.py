@@ -56,8 +56,10 @@ class Projection:
             name = self.fused.weight
         weight = getattr(holder, name)
         if not isinstance(weight, nn.Parameter):
-            raise UnusableWeight(f"{self.name}.weight is a {type(weight).__name__}, not a parameter: there is nothing "
-                                 "to draw into. Apply the method before other tools wrap or quantise the model.")
+            raise UnusableWeight(
+                f"{self.name}.weight is a {type(weight).__name__}, not a parameter: there is nothing "
+                "to draw into. Apply the method before other tools wrap or quantise the model."
+            )
         return weight
 
     @property
@@ -67,8 +69,8 @@ class Projection:
         if self.fused is not None:
             name = self.fused.bias
             # The bias of a split module may have stayed whole.
-            if is_split(self.module) and name in cast("Split", self.module)._oelm_names:
-                holder, name = cast("Split", self.module).parts()[self.role], "bias"
+            if isinstance(self.module, Split) and self.module.has_split(name):
+                holder, name = self.module.parts()[self.role], "bias"
         return cast("nn.Parameter | None", getattr(holder, name, None))
 
     @property
@@ -85,10 +87,9 @@ class Projection:
     def write(self, weight_HKI: Tensor) -> None:
         """Replace the weight, in place, in its own dtype on its own device."""
         own = self._own(self.weight)
-        if self._is_view_of_weight(own):
+        if self.fused is None or own.untyped_storage().data_ptr() == self.weight.untyped_storage().data_ptr():
             own.copy_(weight_HKI.reshape(own.shape))
         else:  # interleaved rows: taking them apart made a copy
-            assert self.fused is not None
             parts = self.fused.take_apart(self.weight)
             rows = weight_HKI.flatten(0, 1).to(own)
             parts[self.role] = rows.T if self.transposed else rows
@@ -96,14 +97,9 @@ class Projection:
 
     @torch.no_grad()
     def zero(self) -> None:
-        """Set weight and bias of this role to nought."""
-        self.write(torch.zeros(self.shape))
-        bias = self.bias
-        if bias is not None:
-            rows = bias if self.fused is None or bias.shape[0] == self._own(self.weight).shape[0] else None
-            if rows is None:
-                raise UnusableWeight(f"the bias of {self.name} is shared with other roles: split the module first.")
-            rows.zero_()
+        """Set weight and bias to nought, of a role that has its own."""
+        for _, parameter in self.parameters(biases=True):
+            parameter.zero_()
 
     def parameters(self, *, biases: bool) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the named tensors that are this projection's alone."""
@@ -122,12 +118,16 @@ class Projection:
         """Raise where the weight has no values to read or draw into."""
         weight = self.weight
         if weight.is_meta:
-            raise UnusableWeight(f"{self.name}.weight is on the meta device: it has a shape and no values. "
-                                 "Give the model memory first (model.to_empty(device=...), then load or initialise).")
+            raise UnusableWeight(
+                f"{self.name}.weight is on the meta device: it has a shape and no values. "
+                "Give the model memory first (model.to_empty(device=...), then load or initialise)."
+            )
         if not weight.is_floating_point() or weight.dtype.itemsize < 2 or type(weight.data) is not Tensor:
-            raise UnusableWeight(f"{self.name}.weight is quantised or sharded ({weight.dtype}, "
-                                 f"{type(weight.data).__name__}): a draw cannot be written into it. "
-                                 "Apply the method to the plain float model, then quantise or wrap it.")
+            raise UnusableWeight(
+                f"{self.name}.weight is quantised or sharded ({weight.dtype}, "
+                f"{type(weight.data).__name__}): a draw cannot be written into it. "
+                "Apply the method to the plain float model, then quantise or wrap it."
+            )
 
     def _own(self, weight: nn.Parameter) -> Tensor:
         """Return this role's rows as (output, input), detached; a view unless rows are interleaved."""
@@ -135,9 +135,6 @@ class Projection:
         if self.fused is not None and not self.separate:
             values = self.fused.take_apart(values)[self.role]
         return values.T if self.transposed else values
-
-    def _is_view_of_weight(self, own: Tensor) -> bool:
-        return own.untyped_storage().data_ptr() == self.weight.untyped_storage().data_ptr()
 
 
 class Architecture:
@@ -149,11 +146,11 @@ class Architecture:
     can_remove_qk = False
     """Whether attention without Q and K is uniform: not where the logits have other terms."""
 
-    def matches(self, model: nn.Module) -> bool:
+    def matches(self, model: nn.Module) -> bool:  # noqa: ARG002  (for the families that override it)
         """Tell whether `model` is of this family."""
         raise NotCarriedOut(f"{type(self).__name__} does not say which models it knows; override matches().")
 
-    def projections(self, model: nn.Module) -> list[Projection]:
+    def projections(self, model: nn.Module) -> list[Projection]:  # noqa: ARG002  (likewise)
         """List every projection of every layer, in order."""
         raise NotCarriedOut(f"{type(self).__name__} does not list its projections; override projections().")
 
@@ -163,7 +160,7 @@ class Architecture:
     def install(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:
         """Add the active repairs, all of them in `self.repairs`, where these projections are."""
 
-    def remove_qk(self, model: nn.Module, queries_and_keys: list[Projection]) -> None:
+    def remove_qk(self, model: nn.Module, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002  (likewise)
         """Make attention uniform over what it may see. Where Q and K stay as modules, zero queries do it."""
         for projection in queries_and_keys:
             if projection.role == "q":

@@ -1,5 +1,6 @@
 """Everything that keeps a method from a model, found before anything is written."""
 
+# ruff: noqa: SLF001  (wrappers forward attributes; only _modules tells what is their own)
 from __future__ import annotations
 
 import torch
@@ -30,11 +31,15 @@ def refuse_wrapped(model: nn.Module) -> None:
     name = type(model).__name__
     is_peft = type(model).__module__.startswith("peft.")
     if wrapped_by(model) is not None and not is_peft:
-        raise MethodError(f"the model is wrapped in a {name}. Apply the method to the model inside before wrapping it, "
-                          "so that the wrapper sees what trains.")
+        raise MethodError(
+            f"the model is wrapped in a {name}. Apply the method to the model inside before wrapping it, "
+            "so that the wrapper sees what trains."
+        )
     if is_peft or any("base_layer" in module._modules for module in model.modules()):
-        raise MethodError(f"this {name} carries PEFT adapters. Apply the method to the plain model first; adapters can "
-                          "be put on top of it afterwards, also on frozen projections.")
+        raise MethodError(
+            f"this {name} carries PEFT adapters. Apply the method to the plain model first; adapters can "
+            "be put on top of it afterwards, also on frozen projections."
+        )
 
 
 def refuse_unfit(
@@ -43,16 +48,22 @@ def refuse_unfit(
     """Refuse whatever cannot be carried out; return the schedule, which is checked as well."""
     missing = set(method.repair.active()) - architecture.repairs
     if missing:
-        raise NotCarriedOut(f"the repairs {sorted(missing)} are not carried out for {architecture.name} models "
-                            f"(those that are: {sorted(architecture.repairs) or 'none'}). Leave them off.")
+        raise NotCarriedOut(
+            f"the repairs {sorted(missing)} are not carried out for {architecture.name} models "
+            f"(those that are: {sorted(architecture.repairs) or 'none'}). Leave them off."
+        )
     if method.init.shape == "absent" and not architecture.can_remove_qk:
-        raise NotCarriedOut(f"without Q and K, attention in {architecture.name} models is not uniform: their logits "
-                            "have other terms. Take another family for this control.")
+        raise NotCarriedOut(
+            f"without Q and K, attention in {architecture.name} models is not uniform: their logits "
+            "have other terms. Take another family for this control."
+        )
     architecture.refuse(model, method)
     present = {projection.role for projection in projections}
     if lacking := set(method.freeze.roles) - present:
-        raise BadShape(f"freezing {sorted(lacking)} was asked for, but this {architecture.name} model has only the "
-                       f"roles {sorted(present)}. Name some of these in freeze.roles.")
+        raise BadShape(
+            f"freezing {sorted(lacking)} was asked for, but this {architecture.name} model has only the "
+            f"roles {sorted(present)}. Name some of these in freeze.roles."
+        )
     for projection in projections:
         projection.refuse_unusable()
     _refuse_tied(projections)
@@ -77,8 +88,10 @@ def _refuse_tied(projections: list[Projection]) -> None:
     for projection in projections:
         key = (id(projection.weight), projection.role if projection.fused is not None else "")
         if key in owners:
-            raise UnusableWeight(f"{owners[key]} and {projection.name} are tied: one tensor, which cannot be drawn or "
-                                 "frozen as one and left as the other. Untie them (give one a copy) before applying.")
+            raise UnusableWeight(
+                f"{owners[key]} and {projection.name} are tied: one tensor, which cannot be drawn or "
+                "frozen as one and left as the other. Untie them (give one a copy) before applying."
+            )
         owners[key] = projection.name
 
 
@@ -94,6 +107,8 @@ def _refuse_draw(projections: list[Projection], method: MethodSpec) -> None:
         num_heads, head_size, input_size = projection.shape
         rows = num_heads * head_size if init.scope == "global" else head_size
         if rows > input_size:
-            raise BadShape(f"{projection.name} has {rows} rows to make orthonormal and an input of size {input_size}, "
-                           f"which holds at most {input_size}. Use smaller heads, init.scope='head' where it is "
-                           "'global', or init.shape='normal'.")
+            raise BadShape(
+                f"{projection.name} has {rows} rows to make orthonormal and an input of size {input_size}, "
+                f"which holds at most {input_size}. Use smaller heads, init.scope='head' where it is "
+                "'global', or init.shape='normal'."
+            )

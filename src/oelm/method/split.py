@@ -5,6 +5,7 @@ of each role become a parameter of their own. From outside nothing else changes:
 identity and its type (a subclass of it), computes the same numbers, and saves and loads the one merged tensor.
 """
 
+# ruff: noqa: SLF001  (torch offers no public way to the tensors of a module or past its subclass hooks)
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -39,9 +40,9 @@ class Fused:
         dim = self.dim(tensor)
         sizes = [size // self.groups for _, size in self.rows]
         if self.groups == 1:
-            parts = tensor.split(sizes, dim)
+            parts = torch.split(tensor, sizes, dim)
         else:
-            grouped = tensor.unflatten(dim, (self.groups, -1)).split(sizes, dim + 1)
+            grouped = torch.split(torch.unflatten(tensor, dim, (self.groups, -1)), sizes, dim + 1)
             parts = tuple(part.flatten(dim, dim + 1) for part in grouped)
         return {role: part for (role, _), part in zip(self.rows, parts, strict=True)}
 
@@ -50,7 +51,7 @@ class Fused:
         dim = self.dim(parts[0])
         if self.groups == 1:
             return torch.cat(parts, dim)
-        grouped = [part.unflatten(dim, (self.groups, -1)) for part in parts]
+        grouped = [torch.unflatten(part, dim, (self.groups, -1)) for part in parts]
         return torch.cat(grouped, dim + 1).flatten(dim, dim + 1)
 
     def dim(self, tensor: Tensor) -> int:
@@ -67,7 +68,7 @@ class Part(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Leave nothing."""
 
-    def _load_from_state_dict(self, *_: Any) -> None:  # type: ignore[override]
+    def _load_from_state_dict(self, *_: Any) -> None:
         """Take nothing."""
 
 
@@ -88,17 +89,18 @@ class MergedTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], cls):
+        name, options = getattr(func, "__name__", ""), kwargs or {}
+        target = next(iter((*args, *options.values())), None)
+        if name.endswith("_") and not name.endswith("__") and isinstance(target, cls):
             raise UnusableWeight(
                 f"{name} was called on the weight of a module that oelm split by role; what is shown there is a merged "
                 "copy, and the change would be lost. Assign to .data, or use oelm.freeze and oelm.unfreeze."
             )
         with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+            return func(*args, **options)
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]
+    def data(self) -> Tensor:
         """The values, without gradients; assign to it to write to the parts."""
         with torch._C.DisableTorchFunctionSubclass():
             return self.detach().as_subclass(Tensor)
@@ -111,12 +113,17 @@ class MergedTensor(Tensor):
 class Split(nn.Module):
     """What is mixed into the class of a split module. Its parts are children named by role."""
 
+    _oelm_base: type[nn.Module]
     _oelm_fused: Fused
     _oelm_names: tuple[str, ...]
 
     def parts(self) -> dict[Role, Part]:
         """Return the parts by role."""
         return {role: cast("Part", self._modules[role]) for role, _ in self._oelm_fused.rows}
+
+    def has_split(self, name: str) -> bool:
+        """Tell whether a tensor of this module is kept in parts."""
+        return name in self._oelm_names
 
     def merged(self, name: str) -> Tensor:
         """Return the fused tensor of a name, as a function of the parts."""
@@ -128,8 +135,10 @@ class Split(nn.Module):
         """Replace the values of every part from a fused tensor."""
         expected = self.merged(name).shape
         if value.shape != expected:
-            raise BadShape(f"a tensor of shape {tuple(value.shape)} was given for {name}, which has the shape "
-                           f"{tuple(expected)}. Give one of that shape.")
+            raise BadShape(
+                f"a tensor of shape {tuple(value.shape)} was given for {name}, which has the shape "
+                f"{tuple(expected)}. Give one of that shape."
+            )
         field = "weight" if name == self._oelm_fused.weight else "bias"
         for role, rows in self._oelm_fused.take_apart(value).items():
             getattr(self.parts()[role], field).copy_(rows)
@@ -141,7 +150,7 @@ class Split(nn.Module):
             super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _revive, (type(self).__mro__[2], self._oelm_names), self.__dict__
+        return _revive, (self._oelm_base, self._oelm_names), self.__dict__
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -149,12 +158,11 @@ class Split(nn.Module):
             merged = self.merged(name)
             destination[prefix + name] = merged if keep_vars else merged.detach()
 
-    def _load_from_state_dict(  # type: ignore[override]
+    def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        rest = {key: value for key, value in state_dict.items()
-                if key.removeprefix(prefix) not in self._oelm_names}
+        rest = {key: value for key, value in state_dict.items() if key.removeprefix(prefix) not in self._oelm_names}
         super()._load_from_state_dict(rest, prefix, metadata, strict, missing_keys, unexpected_keys, error_msgs)
         for name in self._oelm_names:
             value = state_dict.get(prefix + name)
@@ -197,18 +205,18 @@ def split(module: nn.Module, fused: Fused, *, biases: bool) -> None:
         for role, rows in fused.take_apart(whole.detach()).items():
             field = "weight" if name == fused.weight else "bias"
             setattr(parts[role], field, nn.Parameter(rows.clone(), requires_grad=whole.requires_grad))
-    module.__class__ = _split_class(type(module), names)
+    module.__class__ = _split_class(cast("Any", type(module)), names)
     module.__dict__.update(_oelm_fused=fused, _oelm_names=names)
     for role, part in parts.items():
         module.add_module(role, part)
 
 
-@cache
-def _split_class(base: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
+@cache  # one class per kind of module, so that copies have the type of what they copy
+def _split_class(base: Any, names: tuple[str, ...]) -> type[nn.Module]:
     """Derive from a module's class one whose fused tensors are read from the parts."""
     # nn.Linear and transformers' Conv1D call the tensor 'weight'; torch's attention reads 'in_proj_weight' itself.
     linear = "weight" in names
-    body = {name: _property(name, dressed=linear) for name in names} | {"__module__": __name__}
+    body = {name: _property(name, dressed=linear) for name in names} | {"__module__": __name__, "_oelm_base": base}
     return type(f"Split{base.__name__}", (_SplitLinear if linear else Split, base), body)
 
 
@@ -220,7 +228,7 @@ def _property(name: str, *, dressed: bool) -> property:
     return property(read)
 
 
-def _revive(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
+def _revive(base: Any, names: tuple[str, ...]) -> nn.Module:
     """Make an empty split module for copying and unpickling to fill."""
-    cls = _split_class(base, names)
+    cls: type[nn.Module] = _split_class(base, names)
     return cls.__new__(cls)

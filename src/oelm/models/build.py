@@ -39,34 +39,75 @@ _ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_siz
 CONFIGS: dict[str, NamedConfig] = {
     "bert-base": NamedConfig("BertConfig", _MASKED, "google-bert/bert-base-uncased"),
     "bert-large": NamedConfig("BertConfig", _MASKED, "google-bert/bert-large-uncased", _LARGE),
-    "bert-tiny": NamedConfig("BertConfig", _MASKED, "google/bert_uncased_L-2_H-128_A-2",
-                             {**_SMALL, "num_attention_heads": 2, "intermediate_size": 512}),
+    "bert-tiny": NamedConfig(
+        "BertConfig",
+        _MASKED,
+        "google/bert_uncased_L-2_H-128_A-2",
+        {**_SMALL, "num_attention_heads": 2, "intermediate_size": 512},
+    ),
     "roberta-base": NamedConfig("RobertaConfig", _MASKED, "FacebookAI/roberta-base", _ROBERTA),
     "electra-small": NamedConfig("ElectraConfig", _MASKED, "google/electra-small-discriminator"),
     "distilbert": NamedConfig("DistilBertConfig", _MASKED, "distilbert/distilbert-base-uncased"),
-    "deberta-v3-base": NamedConfig("DebertaV2Config", _MASKED, "microsoft/deberta-v3-base", {
-        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
-        "relative_attention": True, "position_buckets": 256, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
-        "norm_rel_ebd": "layer_norm", "type_vocab_size": 0, "position_biased_input": False, "layer_norm_eps": 1e-7}),
+    "deberta-v3-base": NamedConfig(
+        "DebertaV2Config",
+        _MASKED,
+        "microsoft/deberta-v3-base",
+        {
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "relative_attention": True,
+            "position_buckets": 256,
+            "pos_att_type": ["p2c", "c2p"],
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+            "type_vocab_size": 0,
+            "position_biased_input": False,
+            "layer_norm_eps": 1e-7,
+        },
+    ),
     "modernbert-base": NamedConfig("ModernBertConfig", _MASKED, "answerdotai/ModernBERT-base"),
     "vit-base": NamedConfig("ViTConfig", _IMAGE, "google/vit-base-patch16-224", labelled=_IMAGE),
     "gpt2": NamedConfig("GPT2Config", _CAUSAL, "openai-community/gpt2"),
-    "gpt2-medium": NamedConfig("GPT2Config", _CAUSAL, "openai-community/gpt2-medium",
-                               {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
-    "pythia-70m": NamedConfig("GPTNeoXConfig", _CAUSAL, "EleutherAI/pythia-70m", {
-        "vocab_size": 50304, "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8,
-        "intermediate_size": 2048}),
+    "gpt2-medium": NamedConfig(
+        "GPT2Config", _CAUSAL, "openai-community/gpt2-medium", {"n_embd": 1024, "n_layer": 24, "n_head": 16}
+    ),
+    "pythia-70m": NamedConfig(
+        "GPTNeoXConfig",
+        _CAUSAL,
+        "EleutherAI/pythia-70m",
+        {
+            "vocab_size": 50304,
+            "hidden_size": 512,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 8,
+            "intermediate_size": 2048,
+        },
+    ),
     "opt-125m": NamedConfig("OPTConfig", _CAUSAL, "facebook/opt-125m"),
-    "llama-tiny": NamedConfig("LlamaConfig", _CAUSAL, None,
-                              {**_SMALL, "num_key_value_heads": 2, "vocab_size": 32000}),
-    "mistral-tiny": NamedConfig("MistralConfig", _CAUSAL, None,
-                                {**_SMALL, "num_key_value_heads": 2, "vocab_size": 32000}),
-    "qwen3-tiny": NamedConfig("Qwen3Config", _CAUSAL, None,
-                              {**_SMALL, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 32000}),
+    "llama-tiny": NamedConfig("LlamaConfig", _CAUSAL, None, {**_SMALL, "num_key_value_heads": 2, "vocab_size": 32000}),
+    "mistral-tiny": NamedConfig(
+        "MistralConfig", _CAUSAL, None, {**_SMALL, "num_key_value_heads": 2, "vocab_size": 32000}
+    ),
+    "qwen3-tiny": NamedConfig(
+        "Qwen3Config", _CAUSAL, None, {**_SMALL, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 32000}
+    ),
     "t5-small": NamedConfig("T5Config", _SEQ2SEQ, "google-t5/t5-small"),
-    "bart-base": NamedConfig("BartConfig", _SEQ2SEQ, "facebook/bart-base", {
-        "d_model": 768, "encoder_layers": 6, "decoder_layers": 6, "encoder_attention_heads": 12,
-        "decoder_attention_heads": 12, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072}),
+    "bart-base": NamedConfig(
+        "BartConfig",
+        _SEQ2SEQ,
+        "facebook/bart-base",
+        {
+            "d_model": 768,
+            "encoder_layers": 6,
+            "decoder_layers": 6,
+            "encoder_attention_heads": 12,
+            "decoder_attention_heads": 12,
+            "encoder_ffn_dim": 3072,
+            "decoder_ffn_dim": 3072,
+        },
+    ),
 }
 
 
@@ -80,8 +121,10 @@ def spec_of(name: str, labels: int | None = None) -> ModelSpec:
     """
     if name in GPT_SIZES:
         if labels is not None:
-            raise InvalidSpec(f"{labels} labels were asked for, but {name} is our GPT, which predicts tokens. "
-                              "Leave --labels out, or name a configuration such as bert-base.")
+            raise InvalidSpec(
+                f"{labels} labels were asked for, but {name} is our GPT, which predicts tokens. "
+                "Leave --labels out, or name a configuration such as bert-base."
+            )
         size = GPT_SIZES[name]
         # Sizes that take their vocabulary from the data are shown with that of GPT-2.
         return size if size.vocab_size else size.model_copy(update={"vocab_size": 50257})
@@ -89,7 +132,9 @@ def spec_of(name: str, labels: int | None = None) -> ModelSpec:
         return ForeignSpec(name=name, labels=labels, pretrained=False)
     if Path(name).is_dir() or name.count("/") == 1:
         return ForeignSpec(name=name, labels=labels)
-    raise UnknownName("model", name, [*GPT_SIZES, *CONFIGS], "A local directory or a hub name (owner/model) will do too.")
+    raise UnknownName(
+        "model", name, [*GPT_SIZES, *CONFIGS], "A local directory or a hub name (owner/model) will do too."
+    )
 
 
 def build(spec: ModelSpec, *, seed: int = 0, device: str | torch.device = "cpu") -> nn.Module:
@@ -111,9 +156,11 @@ def build_foreign(spec: ForeignSpec) -> nn.Module:
     if spec.name in CONFIGS:
         named = CONFIGS[spec.name]
         if spec.pretrained:
-            raise InvalidSpec(f"{spec.name!r} is a named configuration without weights. Say pretrained=False for the "
-                              f"architecture from scratch, or give the name of weights ({named.hub or 'on the hub'}) or "
-                              "their directory.")
+            raise InvalidSpec(
+                f"{spec.name!r} is a named configuration without weights. Say pretrained=False for the "
+                f"architecture from scratch, or give the name of weights ({named.hub or 'on the hub'}) or "
+                "their directory."
+            )
         config = _transformers(named.config)(**named.fields, **_labels(spec))
         return _auto(named.labelled if spec.labels else named.head).from_config(config)  # type: ignore[no-any-return]
     config = _read(_transformers("AutoConfig"), spec.name, **_labels(spec))
@@ -127,9 +174,11 @@ def _read(cls: Any, name: str, **options: Any) -> Any:
     try:
         return cls.from_pretrained(name, **options)
     except (OSError, ValueError) as error:
-        raise BadData(f"the model {name!r} could not be read ({str(error).splitlines()[0]}). Give a directory that "
-                      "save_pretrained wrote, a hub name this machine can reach, or a named configuration: "
-                      f"{', '.join(CONFIGS)}.") from error
+        raise BadData(
+            f"the model {name!r} could not be read ({str(error).splitlines()[0]}). Give a directory that "
+            "save_pretrained wrote, a hub name this machine can reach, or a named configuration: "
+            f"{', '.join(CONFIGS)}."
+        ) from error
 
 
 def _labels(spec: ForeignSpec) -> dict[str, int]:
@@ -171,8 +220,10 @@ def _transformers(name: str) -> Any:
     try:
         return getattr(transformers, name)
     except AttributeError:
-        raise BadData(f"the model is of class {name!r}, which transformers {transformers.__version__} does not have. "
-                      "Load it yourself and call oelm.apply on it.") from None
+        raise BadData(
+            f"the model is of class {name!r}, which transformers {transformers.__version__} does not have. "
+            "Load it yourself and call oelm.apply on it."
+        ) from None
 
 
 @contextmanager

@@ -65,7 +65,10 @@ def source_tree() -> Path | None:
 
 def checkout_around(path: Path) -> Path | None:
     """Return the nearest folder at or above `path` that git works in."""
-    return next((folder for folder in (path, *path.parents) if (folder / ".git").exists()), None)
+    try:
+        return next((folder for folder in (path, *path.parents) if (folder / ".git").exists()), None)
+    except OSError:  # a folder on the way that may not be looked into
+        return None
 
 
 def commit_of(tree: Path) -> str | None:

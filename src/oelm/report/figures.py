@@ -142,12 +142,15 @@ def _draw(axes: Axes, panel: Panel, say: Say) -> None:
     bottom = min([*(min(item.low) for item in panel.curves), *([panel.floor] if panel.floor else [])])
     top = max(map(_after_the_fall, panel.curves))
     axes.set_ylim(bottom - 0.05 * (top - bottom or 1), top + 0.05 * (top - bottom or 1))
-    axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(say("plot_step"))
     axes.set_ylabel(say("plot_loss"))
     axes.grid(alpha=0.25, linewidth=0.6, color="#808080")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, handlelength=3.2, loc="upper right")
+    # Above the axes, where no curve passes behind it.
+    axes.legend(
+        title=panel.title, ncols=3, frameon=False, handlelength=2.8, loc="lower left", bbox_to_anchor=(-0.02, 1.0),
+        alignment="left", borderaxespad=0.2,
+    )  # fmt: skip
 
 
 def look(place: int) -> tuple[str, Any]:

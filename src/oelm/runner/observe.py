@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,8 @@ from oelm.spec.train import TrainSpec
 from oelm.train.loop import Progress
 
 LOG = "training.log"
+PLAIN_LINE_SECONDS = 2.0
+"""Where there is no terminal, lines are printed no more often than this."""
 
 
 class RunObserver:
@@ -42,6 +45,7 @@ class RunObserver:
         self.console = Console(quiet=quiet or not leads, highlight=False, soft_wrap=True)
         self._bar: Bar | None = None
         self._board: Any = None
+        self._printed = 0.0
         if not leads:  # one process of several writes; the others train and say nothing
             self._metrics = self._log = Path(os.devnull).open("a")  # noqa: SIM115  (closed on exit)
             return
@@ -90,11 +94,14 @@ class RunObserver:
             )
         )
         line = f"loss {loss:.4f}  ppl {_perplexity(loss):.2f}  lr {rate:.2e}  {speed:,.0f} tokens/s"
+        plain = f"[Step {progress.step}] {line}"
+        print(plain, file=self._log, flush=True)
         if self._bar:
             self._bar.update(self._bar.task_ids[0], completed=progress.step, description=line)
-        else:
+        elif time.monotonic() - self._printed >= PLAIN_LINE_SECONDS or progress.step == self.spec.steps:
+            self._printed = time.monotonic()
             left = (self.spec.steps - progress.step) * _recent(progress.step_seconds)
-            self.console.print(f"[Step {progress.step}/{self.spec.steps}] {line}  {left:.0f} s left", markup=False)
+            self.console.print(f"{plain}  {left:.0f} s left", markup=False)
 
     def validated(self, progress: Progress, loss: float) -> None:
         """Note a validation loss."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,7 +82,8 @@ class Recorder:
             self.write("interrupted", error="interrupted at once, before the step in hand was done")
             raise
         except BaseException:
-            self.write("failed", error=traceback.format_exc())
+            with suppress(OSError):  # on a full disk the record of the failure fails too; the error itself goes on
+                self.write("failed", error=traceback.format_exc())
             raise
 
     def _where(self) -> EnvironmentRecord:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import filelock
 import torch
+from safetensors import SafetensorError
 
 from oelm import surgery
-from oelm.data.prepare import default_directory, prepare
+from oelm.data.prepare import prepared
 from oelm.data.tokens import TokenData, open_tokens
-from oelm.errors import BadData, NotCarriedOut, RunLocked, UsageError
+from oelm.errors import BadData, NotCarriedOut, RunFailed, RunLocked, UsageError
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
 from oelm.models.families import architecture_of
@@ -27,6 +28,7 @@ from oelm.runner.observe import RunObserver
 from oelm.runner.recorder import Recorder
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec, fingerprint
+from oelm.train.allocator import keep_large_blocks
 from oelm.train.checkpoint import Checkpoints, load_into
 from oelm.train.distributed import World, processes, world
 from oelm.train.loop import Observer, Training
@@ -36,10 +38,7 @@ from oelm.train.signals import StopWish, listening
 
 def bound(run: RunSpec) -> tuple[RunSpec, TokenData]:
     """Bind a run to its data, prepared now if need be; its fingerprint then names their bytes."""
-    directory = run.data.directory
-    if directory is None:
-        directory = default_directory(run.data)
-        prepare(run.data, directory)
+    directory = run.data.directory or prepared(run.data)
     tokens = open_tokens(directory)
     if run.data.checksum not in (None, tokens.checksum):
         raise BadData(
@@ -49,10 +48,18 @@ def bound(run: RunSpec) -> tuple[RunSpec, TokenData]:
     return run.model_copy(update={"data": run.data.model_copy(update={"checksum": tokens.checksum})}), tokens
 
 
-def execute(run: RunSpec, tokens: TokenData, directory: Path, *, quiet: bool = False) -> RunRecord:
+def execute(
+    run: RunSpec,
+    tokens: TokenData,
+    directory: Path,
+    *,
+    quiet: bool = False,
+    make_checkpoints: type[Checkpoints] | Callable[..., Checkpoints] = Checkpoints,
+) -> RunRecord:
     """Carry out a bound run in its directory, from its last checkpoint if there is one; return its record.
 
-    A run that is complete already is left alone. However it ends, a record says so.
+    A run that is complete already is left alone. However it ends, a record says so. `make_checkpoints` is for callers
+    who keep checkpoints of another layout as well.
 
     Raises:
         Interrupted: the run was asked to stop and has saved itself; the same call continues it.
@@ -66,14 +73,16 @@ def execute(run: RunSpec, tokens: TokenData, directory: Path, *, quiet: bool = F
             f"torchrun --nproc_per_node={run.train.processes}, or set train.processes."
         )
     torch.set_num_threads(run.train.threads)
+    keep_large_blocks()
     with world(run.train.device) as here, locked(directory, here), listening() as stop:
         done = finished(run, directory)
         if done is not None:
             return done
         recorder = Recorder(run, directory, here)
-        recorder.write("running")
-        with recorder.whatever_happens():
-            return _carry_out(run, tokens, recorder, stop, quiet=quiet)
+        with _full_disk_in_words(directory), recorder.whatever_happens():
+            recorder.write("running")
+            checkpoints = make_checkpoints(directory / "checkpoints", fingerprint(run), run.model_dump(mode="json"))
+            return _carry_out(run, tokens, recorder, checkpoints, stop, quiet=quiet)
 
 
 @contextmanager
@@ -82,14 +91,34 @@ def locked(directory: Path, here: World) -> Iterator[None]:
     if not here.leads:
         yield
         return
+    lock = filelock.FileLock(directory / ".lock", timeout=0)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(directory / ".lock", timeout=0):
-            yield
+        lock.acquire()
     except filelock.Timeout:
         raise RunLocked(
             f"another live process is working in {directory}. Wait for it, stop it, or use another folder."
         ) from None
+    except OSError as error:
+        raise UsageError(
+            f"the run was to be kept in {directory}, which cannot be written to ({error.strerror}). Give another folder."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _full_disk_in_words(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RunFailed(
+            f"{directory} could not be written to in the middle of the run ({reason}). What was saved before is whole: "
+            "make room, then the same command continues."
+        ) from error
 
 
 def finished(run: RunSpec, directory: Path) -> RunRecord | None:
@@ -105,7 +134,9 @@ def finished(run: RunSpec, directory: Path) -> RunRecord | None:
     return record if record.status == "complete" else None
 
 
-def _carry_out(run: RunSpec, tokens: TokenData, recorder: Recorder, stop: StopWish, *, quiet: bool) -> RunRecord:
+def _carry_out(
+    run: RunSpec, tokens: TokenData, recorder: Recorder, checkpoints: Checkpoints, stop: StopWish, *, quiet: bool
+) -> RunRecord:
     here = recorder.world
     if not isinstance(run.model, GPTSpec):
         raise NotCarriedOut(f"training a {run.model.kind!r} model is not carried out yet; use a GPTSpec.")
@@ -118,7 +149,6 @@ def _carry_out(run: RunSpec, tokens: TokenData, recorder: Recorder, stop: StopWi
         "cost": CostRecord(**asdict(cost)),
         "data": _data_record(run, tokens),
     }
-    checkpoints = Checkpoints(recorder.directory / "checkpoints", fingerprint(run))
     saved, troubles = checkpoints.load()
     resumed_at = saved.state["progress"]["step"] if saved else 0
     with RunObserver(

@@ -29,8 +29,8 @@ class TrainSpec(Spec):
     grad_clip: NonNegativeFloat = 1.0
     """The largest norm of the gradient; 0: no limit."""
     eval_every: PositiveInt = 250
-    eval_tokens: PositiveInt = 65_536
-    """How much of the validation split is looked at along the way; at the end it is all of it."""
+    eval_tokens: PositiveInt | None = 65_536
+    """How much of the validation split is looked at along the way (None: all of it); at the end it is all of it."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     compiled: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
@@ -43,8 +43,6 @@ class TrainSpec(Spec):
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        if self.warmup_steps >= self.steps:
-            raise ValueError(f"warmup_steps={self.warmup_steps} leaves nothing of steps={self.steps}")
         if self.min_learning_rate > self.learning_rate:
             raise ValueError(f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}")
         parts = self.accumulation * self.processes

@@ -39,9 +39,11 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one run: `latest`, the `previous` one, and `best` by validation loss."""
 
-    def __init__(self, directory: Path, fingerprint: str) -> None:
+    def __init__(self, directory: Path, fingerprint: str, spec: Mapping[str, Any] | None = None) -> None:
         self.directory = directory
         self.fingerprint = fingerprint
+        self.spec = spec
+        """The run's spec as JSON data: a checkpoint by itself says what model it is of."""
 
     def save(self, model: nn.Module, training: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Save all that a bit-exact continuation needs."""
@@ -55,12 +57,16 @@ class Checkpoints:
 
     def save_best(self, model: nn.Module, state: Mapping[str, Any]) -> None:
         """Save the weights with the lowest validation loss so far."""
-        fresh = self._write_aside("best", model, {}, state)
-        best, old = self.directory / "best", self.directory / ".old-best"
-        if best.exists():
+        self.write("best", model, state)
+
+    def write(self, name: str, model: nn.Module, state: Mapping[str, Any]) -> None:
+        """Save weights under a name, in place of what stood there."""
+        fresh = self._write_aside(name, model, {}, state)
+        place, old = self.directory / name, self.directory / f".old-{name}"
+        if place.exists():
             shutil.rmtree(old, ignore_errors=True)
-            best.rename(old)
-        fresh.rename(best)
+            place.rename(old)
+        fresh.rename(place)
         shutil.rmtree(old, ignore_errors=True)
 
     def load(self) -> tuple[Checkpoint | None, list[str]]:
@@ -104,7 +110,7 @@ class Checkpoints:
             save_file(model_tensors(model), aside / MODEL)
             save_file({key: tensor.contiguous() for key, tensor in training.items()}, aside / TRAINING)
             hashes = {file: _file_hash(aside / file) for file in (MODEL, TRAINING)}
-            plain = {**state, "fingerprint": self.fingerprint, "sha256": hashes}
+            plain = {**state, "fingerprint": self.fingerprint, "spec": self.spec, "sha256": hashes}
             write_atomically(aside / STATE, json.dumps(plain, indent=1))
             for file in (MODEL, TRAINING):
                 _sync(aside / file)

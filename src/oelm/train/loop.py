@@ -52,7 +52,7 @@ class Freezing(Protocol):
     def save(self) -> dict[str, Any]:
         """Return what `restore` needs, as JSON data."""
 
-    def restore(self, step: int, saved: dict[str, Any]) -> None:
+    def restore(self, step: int, saved: dict[str, Any] | None) -> None:
         """Bring back the state that stood during a step."""
 
 
@@ -141,15 +141,15 @@ class Training:
         began = time.perf_counter()
         if self.world.leads:
             moments, scaler = self.optimizer.state()
-            plain = {name: value for name, value in vars(self.progress).items() if name != "step_seconds"}
             times = torch.tensor(self.progress.step_seconds, dtype=torch.float64)
-            self.checkpoints.save(
-                self.model,
-                {**moments, "step_seconds": times},
-                {"progress": plain, "scaler": scaler, "freezing": self.freezing.save()},
-            )
+            state = self._state() | {"scaler": scaler}
+            self.checkpoints.save(self.model, {**moments, "step_seconds": times}, state)
         self.world.barrier()
         self.progress.checkpoint_seconds += time.perf_counter() - began
+
+    def _state(self) -> dict[str, Any]:
+        plain = {name: value for name, value in vars(self.progress).items() if name != "step_seconds"}
+        return {"progress": plain, "freezing": self.freezing.save()}
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint whose weights are in the model already."""
@@ -209,7 +209,7 @@ class Training:
         self.observer.validated(progress, loss)
         if is_best and self.world.leads:
             began = time.perf_counter()
-            self.checkpoints.save_best(self.model, {"step": progress.step, "val_loss": loss})
+            self.checkpoints.save_best(self.model, self._state())
             progress.checkpoint_seconds += time.perf_counter() - began
 
     def _refuse_divergence(self, loss: float) -> None:

@@ -44,8 +44,10 @@ def register_architecture(architecture: Architecture) -> Architecture:
 
     """
     if not isinstance(architecture, Architecture) or not getattr(architecture, "name", ""):
-        raise InvalidSpec(f"{architecture!r} was registered as an architecture. Give an instance of a subclass of "
-                          "oelm.Architecture with a name, matches() and projections(); see docs/architectures.md.")
+        raise InvalidSpec(
+            f"{architecture!r} was registered as an architecture. Give an instance of a subclass of "
+            "oelm.Architecture with a name, matches() and projections(); see docs/architectures.md."
+        )
     if architecture.name in {known.name for known in known_architectures()}:
         raise InvalidSpec(f"there is an architecture named {architecture.name!r} already. Choose another name.")
     _REGISTERED.insert(0, architecture)
@@ -65,8 +67,8 @@ def architecture_of(model: nn.Module) -> Architecture:
             return architecture
     raise UnknownName(
         "known architecture for a model of class", type(model).__name__, [each.name for each in known],
-        f"Looked for a known config.model_type (found {model_type(model)!r}) and for torch.nn.MultiheadAttention inside. "
-        "Say where its Q and K live with oelm.register_architecture; docs/architectures.md shows how in 30 lines.",
+        f"Looked for a known config.model_type (found {model_type(model)!r}) and for torch.nn.MultiheadAttention "
+        "inside. Say where its Q and K live with oelm.register_architecture; docs/architectures.md shows how.",
     )  # fmt: skip
 
 

@@ -28,5 +28,8 @@ class Bart(LayeredFamily):
 
 
 def _attention(layer: nn.Module, site: Site, path: str) -> Attention:
-    return Attention(site, reach(layer, f"{path}.num_heads"), paths={
-        "q": f"{path}.q_proj", "k": f"{path}.k_proj", "v": f"{path}.v_proj", "o": f"{path}.out_proj"})
+    return Attention(
+        site,
+        reach(layer, f"{path}.num_heads"),
+        paths={"q": f"{path}.q_proj", "k": f"{path}.k_proj", "v": f"{path}.v_proj", "o": f"{path}.out_proj"},
+    )

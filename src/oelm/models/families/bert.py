@@ -27,5 +27,13 @@ class Bert(LayeredFamily):
 
 
 def _attention(layer: nn.Module, site: Site, path: str) -> Attention:
-    return Attention(site, reach(layer, f"{path}.self.num_attention_heads"), paths={
-        "q": f"{path}.self.query", "k": f"{path}.self.key", "v": f"{path}.self.value", "o": f"{path}.output.dense"})
+    return Attention(
+        site,
+        reach(layer, f"{path}.self.num_attention_heads"),
+        paths={
+            "q": f"{path}.self.query",
+            "k": f"{path}.self.key",
+            "v": f"{path}.self.value",
+            "o": f"{path}.output.dense",
+        },
+    )

@@ -26,6 +26,13 @@ class DebertaV2(LayeredFamily):
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""
-        yield Attention("self", reach(layer, "attention.self.num_attention_heads"), paths={
-            "q": "attention.self.query_proj", "k": "attention.self.key_proj", "v": "attention.self.value_proj",
-            "o": "attention.output.dense"})
+        yield Attention(
+            "self",
+            reach(layer, "attention.self.num_attention_heads"),
+            paths={
+                "q": "attention.self.query_proj",
+                "k": "attention.self.key_proj",
+                "v": "attention.self.value_proj",
+                "o": "attention.output.dense",
+            },
+        )

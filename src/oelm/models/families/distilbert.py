@@ -20,5 +20,8 @@ class DistilBert(LayeredFamily):
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""
-        yield Attention("self", config.n_heads, paths={
-            "q": "attention.q_lin", "k": "attention.k_lin", "v": "attention.v_lin", "o": "attention.out_lin"})
+        yield Attention(
+            "self",
+            config.n_heads,
+            paths={"q": "attention.q_lin", "k": "attention.k_lin", "v": "attention.v_lin", "o": "attention.out_lin"},
+        )

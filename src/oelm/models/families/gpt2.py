@@ -27,5 +27,11 @@ class GPT2(LayeredFamily):
         yield Attention("self", heads, paths={"o": "attn.c_proj"}, fused_path="attn.c_attn", fused=qkv, transposed=True)
         if has(layer, "crossattention"):
             kv = Fused((("k", size), ("v", size)), transposed=True)
-            yield Attention("cross", heads, paths={"q": "crossattention.q_attn", "o": "crossattention.c_proj"},
-                            fused_path="crossattention.c_attn", fused=kv, transposed=True)
+            yield Attention(
+                "cross",
+                heads,
+                paths={"q": "crossattention.q_attn", "o": "crossattention.c_proj"},
+                fused_path="crossattention.c_attn",
+                fused=kv,
+                transposed=True,
+            )

@@ -23,5 +23,6 @@ class GPTNeoX(LayeredFamily):
         """Self-attention."""
         size, heads = config.hidden_size, config.num_attention_heads
         fused = Fused((("q", size), ("k", size), ("v", size)), groups=heads)
-        yield Attention("self", heads, paths={"o": "attention.dense"},
-                        fused_path="attention.query_key_value", fused=fused)
+        yield Attention(
+            "self", heads, paths={"o": "attention.dense"}, fused_path="attention.query_key_value", fused=fused
+        )

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
 from oelm.method.projection import Architecture, Projection
 from oelm.method.split import Fused
 from oelm.spec.method import MethodSpec, RepairSpec, Role, Site
+
+_ROLES: tuple[Role, ...] = ("q", "k", "v", "o")
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,20 @@ class LayeredFamily(Architecture):
 
     def projections(self, model: nn.Module) -> list[Projection]:
         """Read the table for every layer."""
-        found = []
+        found: list[Projection] = []
         for name, layer in model.named_modules():
             if self.layer_classes.isdisjoint(base.__name__ for base in type(layer).__mro__):
                 continue
             last = name.rpartition(".")[2]
-            number = int(last) if last.isdigit() else 0
-            for attention in self.attentions(layer, model.config):
-                found += _projections(attention, layer, name, number)
-            sites = [attention.site for attention in self.attentions(layer, model.config)]
-            found += [_projection("ffn", layer, name, number, path, sites[0], transposed=self.ffn_transposed)
-                      for path in self.ffn if has(layer, path)]
+            place = _Layer(layer, name, int(last) if last.isdigit() else 0)
+            attentions = list(self.attentions(layer, model.config))
+            for attention in attentions:
+                found += place.attention(attention)
+            found += [
+                place.projection("ffn", path, attentions[0].site, transposed=self.ffn_transposed)
+                for path in self.ffn
+                if has(layer, path)
+            ]
         return found
 
     def refuse(self, model: nn.Module, method: MethodSpec) -> None:
@@ -117,21 +122,30 @@ def without_adapter(module: nn.Module) -> nn.Module:
     return module
 
 
-def _projections(attention: Attention, layer: nn.Module, name: str, number: int) -> Iterator[Projection]:
-    for role in cast("tuple[Role, ...]", ("q", "k", "v", "o")):
-        if role in attention.paths:
-            yield _projection(role, layer, name, number, attention.paths[role], attention.site,
-                              num_heads=attention.heads(role), transposed=attention.transposed)
-        elif attention.fused is not None and role in dict(attention.fused.rows):
-            assert attention.fused_path is not None
-            yield _projection(role, layer, name, number, attention.fused_path, attention.site,
-                              num_heads=attention.heads(role), transposed=attention.fused.transposed,
-                              fused=attention.fused)
+@dataclass(frozen=True)
+class _Layer:
+    """One layer, and where it stands in its model."""
 
+    module: nn.Module
+    name: str
+    number: int
 
-def _projection(
-    role: Role, layer: nn.Module, name: str, number: int, path: str, site: Site, *, num_heads: int = 1,
-    transposed: bool = False, fused: Fused | None = None,
-) -> Projection:  # fmt: skip
-    full = ".".join(filter(None, (name, path, role if fused else "")))
-    return Projection(role, number, full, without_adapter(reach(layer, path)), num_heads, site, transposed, fused)
+    def attention(self, attention: Attention) -> Iterator[Projection]:
+        """Yield the projections of one attention, its roles in order."""
+        fused = attention.fused
+        for role in _ROLES:
+            heads = attention.heads(role)
+            if role in attention.paths:
+                path = attention.paths[role]
+                yield self.projection(role, path, attention.site, heads, transposed=attention.transposed)
+            elif fused is not None and attention.fused_path and role in dict(fused.rows):
+                yield self.projection(role, attention.fused_path, attention.site, heads, fused=fused)
+
+    def projection(
+        self, role: Role, path: str, site: Site, heads: int = 1, *, transposed: bool = False, fused: Fused | None = None
+    ) -> Projection:
+        """Return the projection of one role at a path from this layer."""
+        name = ".".join(filter(None, (self.name, path, role if fused else "")))
+        module = without_adapter(reach(self.module, path))
+        transposed = fused.transposed if fused else transposed
+        return Projection(role, self.number, name, module, heads, site, transposed, fused)

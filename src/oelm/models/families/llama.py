@@ -23,5 +23,9 @@ class Llama(LayeredFamily):
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""
-        yield Attention("self", config.num_attention_heads, config.num_key_value_heads, paths={
-            "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"})
+        yield Attention(
+            "self",
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            paths={"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"},
+        )

@@ -20,5 +20,13 @@ class OPT(LayeredFamily):
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""
-        yield Attention("self", config.num_attention_heads, paths={
-            "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.out_proj"})
+        yield Attention(
+            "self",
+            config.num_attention_heads,
+            paths={
+                "q": "self_attn.q_proj",
+                "k": "self_attn.k_proj",
+                "v": "self_attn.v_proj",
+                "o": "self_attn.out_proj",
+            },
+        )

@@ -34,8 +34,11 @@ class OwnGPT(Architecture):
                 module = getattr(block.attention, role)
                 if module is not None:
                     found.append(Projection(role, layer, f"blocks.{layer}.attention.{role}", module, num_heads))
-            found += [Projection("ffn", layer, f"blocks.{layer}.ffn.{name}", module)
-                      for name, module in block.ffn.named_children() if isinstance(module, nn.Linear)]
+            found += [
+                Projection("ffn", layer, f"blocks.{layer}.ffn.{name}", module)
+                for name, module in block.ffn.named_children()
+                if isinstance(module, nn.Linear)
+            ]
         return found
 
     def install(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002

@@ -33,5 +33,8 @@ class T5(LayeredFamily):
 
 
 def _attention(layer: nn.Module, site: Site, path: str) -> Attention:
-    return Attention(site, reach(layer, f"{path}.n_heads"), paths={
-        "q": f"{path}.q", "k": f"{path}.k", "v": f"{path}.v", "o": f"{path}.o"})
+    return Attention(
+        site,
+        reach(layer, f"{path}.n_heads"),
+        paths={"q": f"{path}.q", "k": f"{path}.k", "v": f"{path}.v", "o": f"{path}.o"},
+    )

@@ -40,16 +40,20 @@ class TorchAttention(Architecture):
             site = _site(parent, own_name, whole=whole)
             found += _attention(name, module, seen[site], site)
             if own_name == "self_attn" and isinstance(parent, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-                found += [Projection("ffn", seen[site], _join(parent_name, linear), getattr(parent, linear), site=site)
-                          for linear in ("linear1", "linear2")]
+                found += [
+                    Projection("ffn", seen[site], _join(parent_name, linear), getattr(parent, linear), site=site)
+                    for linear in ("linear1", "linear2")
+                ]
             seen[site] += 1
         return found
 
 
 def _attention(name: str, module: nn.MultiheadAttention, layer: int, site: Site) -> list[Projection]:
-    if not module._qkv_same_embed_dim:
-        raise NotCarriedOut(f"{name or 'this nn.MultiheadAttention'} was made with kdim or vdim, which torch stores "
-                            "unpacked. Give keys and values the size of the queries, or register an architecture.")
+    if module.in_proj_weight is None:
+        raise NotCarriedOut(
+            f"{name or 'this nn.MultiheadAttention'} was made with kdim or vdim, which torch stores "
+            "unpacked. Give keys and values the size of the queries, or register an architecture."
+        )
     size = module.embed_dim
     fused = Fused((("q", size), ("k", size), ("v", size)), weight="in_proj_weight", bias="in_proj_bias")
     roles: tuple[Role, ...] = ("q", "k", "v")

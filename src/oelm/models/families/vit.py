@@ -20,5 +20,8 @@ class ViT(LayeredFamily):
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""
-        yield Attention("self", config.num_attention_heads, paths={
-            "q": "attention.q_proj", "k": "attention.k_proj", "v": "attention.v_proj", "o": "attention.o_proj"})
+        yield Attention(
+            "self",
+            config.num_attention_heads,
+            paths={"q": "attention.q_proj", "k": "attention.k_proj", "v": "attention.v_proj", "o": "attention.o_proj"},
+        )

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""The published study's training command: a thin door to the same run.
+
+    python3 scripts/train_v2.py --model_type oelm_v2 --dataset tinystories --max_lr 1e-3 --out_dir outputs/GPT-02
+    torchrun --nproc_per_node=2 scripts/train_v2.py --model_type oelm_v2 --dataset tinystories
+
+The flags and their defaults are the published ones, and so are training.log, timing_stats.json, best.pt and
+latest.pt in --out_dir. Beside them are the record and our own checkpoints, from which the same command continues.
+"""
+
+import functools
+import sys
+from pathlib import Path
+
+from oelm.errors import OelmError
+from oelm.interop.predecessor import PublishedCheckpoints, parser, read_published, run_of
+from oelm.runner.run import bound, execute
+from oelm.train.loop import Interrupted
+
+
+def main() -> int:
+    """Run the published command."""
+    flags = parser().parse_args()
+    directory: Path = flags.out_dir or Path("outputs") / f"{flags.model_type}_{flags.dataset}"
+    try:
+        if flags.resume is not None:
+            read_published(flags.resume)  # before anything is made: a wrong file leaves no trace
+        run, tokens = bound(run_of(flags))
+        execute(run, tokens, directory, make_checkpoints=functools.partial(PublishedCheckpoints, flags=flags))
+    except Interrupted as wish:
+        print(f"{wish}; the same command continues it", file=sys.stderr)
+        return 130
+    except (OelmError, ValueError) as error:
+        print(f"train_v2.py: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""`oelm bench`: speed and memory against what one could take instead, each measured in one command."""
+
+from __future__ import annotations
+
+import importlib
+
+from oelm.errors import UnknownName
+
+# benchmark -> what it measures; its module is oelm.bench.<name>
+BENCHES = {
+    "step": "our training step against transformers' GPT-2 of the same size",
+    "prepare": "turning text into tokens against bare tiktoken",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Call a benchmark by its name."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: oelm bench NAME [options]      oelm bench NAME --help explains each\n")
+        print("\n".join(f"  {name:8}  {what}" for name, what in BENCHES.items()))
+        return 0
+    if argv[0] not in BENCHES:
+        raise UnknownName("benchmark", argv[0], BENCHES)
+    return int(importlib.import_module(f"oelm.bench.{argv[0]}").main(argv[1:]))

@@ -1,0 +1,52 @@
+"""A trained model from the folder it was left in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from oelm import surgery
+from oelm.errors import CheckpointError, NotCarriedOut
+from oelm.models.gpt import GPT
+from oelm.spec.model import GPTSpec
+from oelm.spec.run import RunSpec
+from oelm.train.checkpoint import STATE, load_into, read_checkpoint
+
+Which = Literal["latest", "best"]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A model with the run it comes from."""
+
+    model: GPT
+    run: RunSpec
+    state: dict[str, Any]
+
+
+def restore(path: Path, which: Which = "latest") -> Restored:
+    """Load the model of a run's folder, or of one checkpoint's, with its method on it and its frozen weights proved."""
+    directory = path if (path / STATE).exists() else path / "checkpoints" / which
+    try:
+        checkpoint = read_checkpoint(directory)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path} holds no {which!r} checkpoint. Give the folder of a run that has saved one (oelm train), or a "
+            "checkpoint's own folder."
+        ) from None
+    try:
+        run = RunSpec.model_validate(checkpoint.state["spec"])
+    except (KeyError, ValidationError) as error:
+        raise CheckpointError(f"{directory} does not say what run it is of: {error}") from error
+    if not isinstance(run.model, GPTSpec):
+        raise NotCarriedOut(f"restoring a {run.model.kind!r} model is not carried out yet.")
+    vocab_size = checkpoint.model["token_embedding.weight"].shape[0]
+    model = GPT(run.model.model_copy(update={"vocab_size": vocab_size}), run.seed)
+    surgery.apply(model, run.method, seed=run.seed)
+    load_into(model, checkpoint.model, str(directory))
+    step = checkpoint.state["progress"]["step"]
+    surgery.FreezeSchedule(model, run.train.steps).restore(step - 1, checkpoint.state["freezing"])
+    return Restored(model.eval(), run, checkpoint.state)

@@ -1,0 +1,89 @@
+"""Models from their specs."""
+
+import pytest
+import torch
+
+from oelm.errors import BadData, InvalidSpec, UnknownName
+from oelm.models.build import CONFIGS, build, spec_of
+from oelm.models.families import architecture_of
+from oelm.models.gpt import GPT
+from oelm.spec.model import ForeignSpec, GPTSpec
+
+
+def test_our_sizes_are_built_without_transformers_and_get_a_vocabulary():
+    assert isinstance(build(spec_of("nano")), GPT)
+    assert spec_of("mini").vocab_size == 50257
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_named_configuration_is_of_a_known_family(name):
+    transformers = pytest.importorskip("transformers")
+    named = CONFIGS[name]
+    config = getattr(transformers, named.config)(**named.fields)
+    with torch.device("meta"):
+        model = getattr(transformers, named.head).from_config(config)
+    projections = architecture_of(model).projections(model)
+    assert {each.role for each in projections} == {"q", "k", "v", "o", "ffn"}
+    assert all(heads * size <= 4 * width for heads, size, width in (each.shape for each in projections))
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [
+        ("bert-base", 109_514_298),
+        ("gpt2", 124_439_808),
+        ("roberta-base", 124_697_433),
+        ("t5-small", 60_506_624),
+        ("bart-base", 139_420_416),
+        ("distilbert", 66_985_530),
+        ("vit-base", 85_800_194),
+        ("pythia-70m", 70_426_624),
+        ("opt-125m", 125_239_296),
+        ("modernbert-base", 149_655_232),
+    ],
+)
+def test_named_configurations_have_the_published_sizes(name, total):
+    transformers = pytest.importorskip("transformers")
+    named = CONFIGS[name]
+    with torch.device("meta"):
+        model = getattr(transformers, named.head).from_config(getattr(transformers, named.config)(**named.fields))
+    assert sum(parameter.numel() for parameter in model.parameters()) == total
+
+
+def test_the_seed_decides_the_draw_and_the_global_generator_is_left_alone():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    spec = ForeignSpec(name="bert-tiny", labels=3, pretrained=False)
+    one, two, three = build(spec, seed=4), build(spec, seed=4), build(spec, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    weights = [model.bert.encoder.layer[0].attention.self.query.weight for model in (one, two, three)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert one.classifier.out_features == 3
+
+
+def test_a_saved_directory_is_read_with_its_head_and_a_new_one_on_wish(tmp_path):
+    model = build(ForeignSpec(name="bert-tiny", pretrained=False))
+    model.save_pretrained(tmp_path)
+    back = build(ForeignSpec(name=str(tmp_path)))
+    assert type(back) is type(model)
+    assert all(torch.equal(tensor, back.state_dict()[name]) for name, tensor in model.state_dict().items())
+    labelled = build(ForeignSpec(name=str(tmp_path), labels=5))
+    assert labelled.classifier.out_features == 5
+    fresh = build(ForeignSpec(name=str(tmp_path), pretrained=False), seed=9)
+    assert not torch.equal(fresh.bert.embeddings.word_embeddings.weight, model.bert.embeddings.word_embeddings.weight)
+
+
+def test_weights_of_a_configuration_that_has_none_are_refused():
+    with pytest.raises(InvalidSpec, match="google-bert/bert-base-uncased"):
+        build(ForeignSpec(name="bert-base"))
+
+
+def test_what_cannot_be_read_is_refused_in_words(tmp_path):
+    with pytest.raises(BadData, match="could not be read"):
+        build(ForeignSpec(name=str(tmp_path)))
+    with pytest.raises(UnknownName, match="Did you mean 'bert-base'"):
+        spec_of("bert-bas")
+    with pytest.raises(InvalidSpec, match="predicts tokens"):
+        spec_of("nano", labels=2)
+    assert isinstance(spec_of("medium-512"), GPTSpec)

@@ -1,0 +1,241 @@
+"""Whole runs: what they leave, and that nothing stops them for good."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from oelm.errors import BadData, OelmError, RunFailed, RunLocked, UsageError
+from oelm.models.gpt import GPT
+from oelm.record.store import read_metrics, read_record
+from oelm.runner.restore import restore
+from oelm.runner.run import bound
+from oelm.spec.model import GPTSpec
+
+from .conftest import carried_out, forked, killed_at
+
+
+def final_weights(directory):
+    return load_file(directory / "checkpoints" / "latest" / "model.safetensors")
+
+
+def curve(directory):
+    return [(metric.kind, metric.step, metric.loss, metric.learning_rate) for metric in read_metrics(directory)]
+
+
+def assert_same_run(one, other):
+    """Weights, metrics and results to the bit."""
+    left, right = final_weights(one), final_weights(other)
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+    assert curve(one) == curve(other)
+    results = [read_record(directory).result for directory in (one, other)]
+    for field in ("val_loss", "test_loss", "best_val_loss", "best_step"):
+        assert getattr(results[0], field) == getattr(results[1], field)
+
+
+@pytest.fixture(scope="module")
+def complete(tiny_run, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("complete")
+    run = tiny_run("oelm-freeze")
+    return run, directory, carried_out(run, directory)
+
+
+def test_a_complete_run_leaves_its_record_curve_log_times_samples_and_checkpoints(complete):
+    _, directory, record = complete
+    assert record == read_record(directory)
+    assert record.status == "complete"
+    assert record.step == 30
+    assert record.result.train_tokens == 30 * 4 * 32
+    assert 0 < record.result.flop_utilisation < 1.5
+    assert record.parameters.frozen == 2 * 2 * 32 * 32
+    assert len(record.frozen_hashes) == 4
+    assert 0 < record.data.floor["test"] < record.result.test_loss
+    assert record.seconds.total > record.seconds.train > 0
+    timing = json.loads((directory / "timing_stats.json").read_text())
+    assert timing["init_method"] == "orthogonal"
+    assert timing["num_validations"] == 3
+    log = (directory / "training.log").read_text()
+    assert f"[Step 30] Validation - Loss: {record.result.best_val_loss:.4f}, PPL:" in log or record.result.best_step < 30
+    assert "[...]" in (directory / "samples.txt").read_text()
+    summary = json.loads((directory / "attention.json").read_text())
+    assert [len(layer) for layer in summary["entropy"]] == [4, 4]
+    assert {path.name for path in (directory / "checkpoints").iterdir()} == {"latest", "previous", "best"}
+
+
+def test_training_learns(complete):
+    losses = [loss for kind, _, loss, _ in curve(complete[1]) if kind == "val"]
+    assert losses[-1] < losses[0] < 6
+
+
+def test_the_same_run_again_does_nothing(complete):
+    run, directory, record = complete
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.name != ".lock"}
+    assert carried_out(run, directory) == record
+    assert {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.name != ".lock"} == before
+
+
+def test_another_run_in_its_folder_is_refused_and_nothing_overwritten(complete, tiny_run):
+    _, directory, record = complete
+    with pytest.raises(UsageError, match="Nothing is overwritten"):
+        carried_out(tiny_run("baseline"), directory)
+    assert read_record(directory) == record
+
+
+def test_two_runs_of_one_spec_are_equal_to_the_bit(complete, tmp_path):
+    run, directory, _ = complete
+    carried_out(run, tmp_path)
+    assert_same_run(directory, tmp_path)
+
+
+def test_a_restored_model_is_the_trained_one_and_still_frozen(complete):
+    _, directory, record = complete
+    restored = restore(directory)
+    assert isinstance(restored.model, GPT)
+    assert not restored.model.blocks[0].attention.q.weight.requires_grad
+    tokens = bound(restored.run)[1]
+    from oelm.runner.language import language_task
+
+    task = language_task(restored.run, tokens, restored.model, torch.device("cpu"))
+    assert task.loss(restored.model, "test") == record.result.test_loss
+
+
+METHODS = ["baseline", "oelm-progressive:0.2-0.8", "oelm-every:3"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(tiny_run, tmp_path, method):
+    kill_campaign(tiny_run(method, steps=60), tmp_path, kills=3, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_twenty_kills_change_nothing(tiny_run, tmp_path, method):
+    kill_campaign(tiny_run(method, steps=400), tmp_path, kills=20, seed=2)
+
+
+def kill_campaign(run, tmp_path, kills, seed):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    carried_out(run, whole)
+    moments = random.Random(seed)
+    lines = len(curve(whole))
+    done = sum(not killed_at(run, parts, moments.randint(1, max(2, lines // 3))) for _ in range(kills))
+    assert done == kills, "the run finished before it could be killed often enough"
+    carried_out(run, parts)
+    assert_same_run(whole, parts)
+
+
+def test_a_damaged_latest_checkpoint_costs_some_steps_and_is_mentioned(tiny_run, tmp_path):
+    run = tiny_run()
+    carried_out(run, tmp_path / "whole")
+    killed_at(run, tmp_path / "parts", 25)
+    weights = tmp_path / "parts" / "checkpoints" / "latest" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    carried_out(run, tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    assert "is used instead" in (tmp_path / "parts" / "training.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_leaves_an_interrupted_record_that_continues(tiny_run, tmp_path, number):
+    run = tiny_run(steps=2000, checkpoint_every=1000, eval_every=2000)
+    spec = tmp_path / "spec.json"
+    spec.write_text(run.model_dump_json())
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "oelm", "train", "--spec", str(spec), "--out", str(out), "--quiet"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (out / "metrics.jsonl").exists() or not curve(out):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command continues it" in words
+    record = read_record(out)
+    assert record.status == "interrupted"
+    assert number.name in record.error
+    assert 0 < record.step < 2000
+    assert restore(out).state["progress"]["step"] == record.step
+
+
+def test_a_run_that_diverges_leaves_a_failed_record_with_its_traceback(tiny_run, tmp_path):
+    with pytest.raises(RunFailed, match="learning_rate"):
+        carried_out(tiny_run(learning_rate=1e6, grad_clip=0.0, steps=300), tmp_path)
+    record = read_record(tmp_path)
+    assert record.status == "failed"
+    assert "RunFailed" in record.error
+    assert record.parameters is not None
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tiny_run, tmp_path):
+    run = tiny_run(steps=5000)
+    pid = forked(run, tmp_path)
+    try:
+        while not (tmp_path / "metrics.jsonl").exists():
+            time.sleep(0.01)
+        with pytest.raises(RunLocked, match="another live process"):
+            carried_out(run, tmp_path)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_words(tiny_run, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        carried_out(tiny_run(), tmp_path / "file" / "run")
+
+
+def test_a_full_disk_is_told_in_words_and_the_run_continues_afterwards(tiny_run, tmp_path):
+    run = tiny_run()
+    carried_out(run, tmp_path / "whole")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))  # checkpoints no longer fit
+    try:
+        with pytest.raises(RunFailed, match="make room"):
+            carried_out(run, tmp_path / "parts")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert read_record(tmp_path / "parts").status == "failed"
+    carried_out(run, tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_data_other_than_declared_is_refused(tiny_run):
+    run, _ = bound(tiny_run())
+    other = run.model_copy(update={"data": run.data.model_copy(update={"checksum": "0" * 64})})
+    with pytest.raises(BadData, match="declared for data with checksum 000"):
+        bound(other)
+
+
+def test_a_vocabulary_smaller_than_the_datas_is_refused(tiny_run, tmp_path):
+    small = GPTSpec(context=32, model_dim=32, num_layers=1, num_heads=4, vocab_size=100)
+    with pytest.raises(BadData, match="vocabulary of 300"):
+        carried_out(tiny_run(model=small), tmp_path)
+
+
+def test_more_processes_than_are_running_are_refused(tiny_run, tmp_path):
+    with pytest.raises(UsageError, match="torchrun --nproc_per_node=2"):
+        carried_out(tiny_run(processes=2), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_but_oelm_errors_reaches_a_person(tiny_run, tmp_path):
+    missing = tiny_run().model_copy(update={"data": tiny_run().data.model_copy(update={"directory": tmp_path / "no"})})
+    with pytest.raises(OelmError):
+        bound(missing)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_learns_too(tiny_run, tmp_path, precision):
+    record = carried_out(tiny_run(precision=precision), tmp_path)
+    assert record.result.val_loss < 6
