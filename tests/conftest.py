@@ -18,10 +18,20 @@ from oelm.record.schema import (
     RunRecord,
 )
 from oelm.record.store import METRICS, run_directory, write_record
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.data import DataSpec
+from oelm.spec.method import named_method
+from oelm.spec.model import GPT_SIZES, GPTSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
 from oelm.study import Study
+
+try:
+    import torch
+
+    # Several tests run at a time; more threads than cores make each of them many times slower.
+    torch.set_num_threads(1)
+except ImportError:  # the paper side needs no torch, nor do its tests
+    pass
 
 MakeRecord = Callable[..., RunRecord]
 WriteRun = Callable[..., Path]
@@ -88,3 +98,32 @@ def write_run(tmp_path: Path, make_record: MakeRecord) -> WriteRun:
         return directory
 
     return write
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory):
+    """A tiny prepared corpus."""
+    from oelm.data.prepare import prepare
+
+    directory = tmp_path_factory.mktemp("data") / "stories"
+    prepare(DataSpec(corpus="stories", vocab_size=300, tokens=20_000), directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_data):
+    """Make a run: `tiny_run("oelm-freeze", steps=10)`; keywords are fields of TrainSpec."""
+
+    def make(method="baseline", seed=0, model=None, **train):
+        settings = {"steps": 30, "batch_size": 4, "warmup_steps": 3, "learning_rate": 3e-3, "eval_every": 10,
+                    "eval_tokens": 512, "checkpoint_every": 7} | train  # fmt: skip
+        return RunSpec(
+            arm=method,
+            method=named_method(method),
+            seed=seed,
+            model=model or GPTSpec(context=32, model_dim=32, num_layers=2, num_heads=4, dropout=0.1),
+            data=DataSpec(corpus="stories", directory=tiny_data),
+            train=TrainSpec(**settings),
+        )
+
+    return make

@@ -236,7 +236,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path: Path, monk
     source = write_stories(tmp_path / "a.txt", TEXTS * 60)
     whole = prepare(spec_for(source, vocab_size=300), tmp_path / "whole")
     out = tmp_path / "out"
-    chance = random.Random(1)  # noqa: S311  (when to kill is no secret)
+    chance = random.Random(1)
     journal = out / WORKSPACE / "journal.json"
     kills = 0
     while not (out / "meta.json").exists():

@@ -65,7 +65,9 @@ def test_a_complete_run_leaves_its_record_curve_log_times_samples_and_checkpoint
     assert timing["init_method"] == "orthogonal"
     assert timing["num_validations"] == 3
     log = (directory / "training.log").read_text()
-    assert f"[Step 30] Validation - Loss: {record.result.best_val_loss:.4f}, PPL:" in log or record.result.best_step < 30
+    assert (
+        f"[Step 30] Validation - Loss: {record.result.best_val_loss:.4f}, PPL:" in log or record.result.best_step < 30
+    )
     assert "[...]" in (directory / "samples.txt").read_text()
     summary = json.loads((directory / "attention.json").read_text())
     assert [len(layer) for layer in summary["entropy"]] == [4, 4]

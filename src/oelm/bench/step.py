@@ -44,7 +44,7 @@ class StepBench:
     """How often the two take turns."""
     threads: int = len(os.sched_getaffinity(0))
     """CPU threads of each side."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-4
     """The same for both: what is measured does not depend on it, the losses compared do."""
     json: bool = False
     """Print the result as JSON only."""

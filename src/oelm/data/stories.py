@@ -37,11 +37,12 @@ from itertools import count as count_from
 
 from oelm.errors import BadData
 
-# Changing a table, or its order, changes every story and with it every number measured on them.
+# Changing a table, or its order, changes every story and with it every number measured on them. A row has more
+# words than a story can use up.
 #
 # A title goes with some names only, and a colour with some things. Were all words of a kind interchangeable, a
-# model would give them one embedding, and could not begin to copy "Tom" before it had told him from twenty
-# others: measured, four times the steps until attention beats the cumulative mean by a tenth.
+# model would give them one embedding, and it cannot begin to copy "Tom" before it tells him from the others: in
+# a trial it still guessed names by chance when, with these tables, it had long been looking them up.
 PEOPLE: Mapping[str, tuple[str, ...]] = {
     "Aunt": ("Anna", "Clara", "Emma", "Grace", "Ivy", "Kate"),
     "Uncle": ("Ben", "David", "Fred", "Henry", "Jack", "Leo"),

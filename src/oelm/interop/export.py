@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -37,10 +37,11 @@ def as_gpt2(model: GPT) -> GPT2LMHeadModel:
         embd_pdrop=spec.dropout,
         attn_pdrop=spec.dropout,
     )
-    theirs = GPT2LMHeadModel(config)
+    theirs: GPT2LMHeadModel = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     theirs.load_state_dict(_gpt2_tensors(model), strict=False)  # lm_head is tied to wte
     theirs.tie_weights()
-    return theirs.eval()
+    theirs.eval()  # type: ignore[no-untyped-call]
+    return theirs
 
 
 def export(model: GPT, directory: Path, tokenizer_directory: Path | None = None) -> None:
@@ -113,14 +114,16 @@ def _logits(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _save_tokenizer(source: Path, directory: Path) -> None:
     """Write the tokenizer so that AutoTokenizer finds it."""
-    from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     from oelm.data.tokenizer import load_tokenizer
     from oelm.spec.data import END_OF_TEXT
 
     load_tokenizer(source).save(directory)
     if (directory / "tokenizer.json").exists():
-        fast = PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"), eos_token=END_OF_TEXT)
+        fast: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_file=str(directory / "tokenizer.json"), eos_token=END_OF_TEXT
+        )
     else:
-        fast = GPT2TokenizerFast.from_pretrained(directory)
+        fast = AutoTokenizer.from_pretrained(directory)  # vocab.json and merges.txt beside a GPT-2 config
     fast.save_pretrained(directory)

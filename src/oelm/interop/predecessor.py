@@ -91,26 +91,39 @@ def run_of(flags: argparse.Namespace) -> RunSpec:
         method=named_method(METHODS[flags.model_type]),
         seed=flags.seed,
         model=GPTSpec(
-            vocab_size=flags.vocab_size, context=flags.seq_len, model_dim=flags.d_model, num_layers=flags.num_layers,
-            num_heads=flags.num_heads, ffn_dim=flags.d_ff, dropout=flags.dropout,
-        ),  # fmt: skip
+            vocab_size=flags.vocab_size,
+            context=flags.seq_len,
+            model_dim=flags.d_model,
+            num_layers=flags.num_layers,
+            num_heads=flags.num_heads,
+            ffn_dim=flags.d_ff,
+            dropout=flags.dropout,
+        ),
         data=DataSpec(corpus=corpus, directory=flags.data_path or Path("data") / flags.dataset / "train.bin"),
         train=TrainSpec(
-            steps=flags.max_steps, batch_size=flags.batch_size * count, processes=count, learning_rate=flags.max_lr,
-            min_learning_rate=flags.min_lr, warmup_steps=flags.warmup_steps, betas=(flags.beta1, flags.beta2),
-            weight_decay=flags.weight_decay, grad_clip=flags.grad_clip, eval_every=flags.val_interval, eval_tokens=None,
-            checkpoint_every=flags.save_interval, precision="fp16" if flags.use_amp else "fp32",
-            device="cuda" if torch.cuda.is_available() else "cpu", threads=max(1, cores // count),
-        ),  # fmt: skip
+            steps=flags.max_steps,
+            batch_size=flags.batch_size * count,
+            processes=count,
+            learning_rate=flags.max_lr,
+            min_learning_rate=flags.min_lr,
+            warmup_steps=flags.warmup_steps,
+            betas=(flags.beta1, flags.beta2),
+            weight_decay=flags.weight_decay,
+            grad_clip=flags.grad_clip,
+            eval_every=flags.val_interval,
+            eval_tokens=None,
+            checkpoint_every=flags.save_interval,
+            precision="fp16" if flags.use_amp else "fp32",
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            threads=max(1, cores // count),
+        ),
     )
 
 
 class PublishedCheckpoints(Checkpoints):
     """Our checkpoints, with `best.pt` and `latest.pt` in the published layout beside them."""
 
-    def __init__(
-        self, directory: Path, fingerprint: str, spec: Mapping[str, Any], flags: argparse.Namespace
-    ) -> None:
+    def __init__(self, directory: Path, fingerprint: str, spec: Mapping[str, Any], flags: argparse.Namespace) -> None:
         super().__init__(directory, fingerprint, spec)
         self.flags = flags
 
@@ -181,7 +194,9 @@ def read_published(path: Path) -> Checkpoint:
 
     """
     if not path.is_file():
-        raise UsageError(f"there is no checkpoint {path} to resume from. Give a latest.pt or best.pt, or leave --resume out.")
+        raise UsageError(
+            f"there is no checkpoint {path} to resume from. Give a latest.pt or best.pt, or leave --resume out."
+        )
     try:
         plain = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds here, and each means the same: not a file we read
@@ -197,7 +212,9 @@ def read_published(path: Path) -> Checkpoint:
     progress = {"step": int(plain.get("step", 0)), "best_loss": best, "best_step": 0}
     training = _moments(plain.get("optimizer"), theirs, path)
     training["step_seconds"] = torch.empty(0, dtype=torch.float64)
-    return Checkpoint(model, training, {"progress": progress, "scaler": {}, "freezing": None, "args": plain.get("args", {})})
+    return Checkpoint(
+        model, training, {"progress": progress, "scaler": {}, "freezing": None, "args": plain.get("args", {})}
+    )
 
 
 def import_published(path: Path) -> tuple[GPT, Checkpoint]:
@@ -242,8 +259,10 @@ def _moments(optimizer: Any, model: Mapping[str, Tensor], path: Path) -> dict[st
     if numbered < len(names):  # frozen Q/K were not given to the optimiser
         names = [name for name in names if not re.search(r"\.W_[qk]\.", name)]
     if numbered != len(names):
-        raise CheckpointError(f"{path} has moments of {numbered} parameters, which fits neither all {len(model)} of its "
-                              "model nor those without Q and K.")
+        raise CheckpointError(
+            f"{path} has moments of {numbered} parameters, which fits neither all {len(model)} of its "
+            "model nor those without Q and K."
+        )
     found = {}
     for number, kinds in state.items():
         name = names[number]

@@ -121,17 +121,7 @@ def draw(
         return init.gain * randomised_hadamard(num_heads, head_size, input_size, generator)
     if init.shape not in ("normal", "orthogonal"):
         raise NotCarriedOut(f"init.shape={init.shape!r} draws nothing; there is no weight to make.")
-    source_HKI = gaussian(num_heads, head_size, input_size, generator)
-    if init.source == "current":
-        if current_HKI is None:
-            raise NotCarriedOut("init.source='current' needs the weights that are there now, and none were given.")
-        frame_HKI = current_HKI.detach().to("cpu", torch.float64)
-        # A random mixture of a head's own rows: keeps the row space, forgets everything else about them.
-        source_HKI = (
-            frame_HKI
-            if init.shape == "orthogonal"
-            else (gaussian(num_heads, head_size, head_size, generator) @ orthonormal_rows(frame_HKI))
-        )
+    source_HKI = _source(init, shape, generator, current_HKI)
     if init.shape == "normal":
         weight_HKI = matched_in_scale(source_HKI) if init.matched else source_HKI * (init.deviation or 1.0)
     elif init.scope == "global":
@@ -140,6 +130,22 @@ def draw(
     else:
         weight_HKI = orthonormal_rows(source_HKI)
     return init.gain * weight_HKI
+
+
+def _source(
+    init: InitSpec, shape: tuple[int, int, int], generator: torch.Generator, current_HKI: Tensor | None
+) -> Tensor:
+    """Return the matrix that is then scaled or made orthogonal."""
+    if init.source == "fresh":
+        return gaussian(*shape, generator)
+    if current_HKI is None:
+        raise NotCarriedOut("init.source='current' needs the weights that are there now, and none were given.")
+    frame_HKI = current_HKI.detach().to("cpu", torch.float64)
+    if init.shape == "orthogonal":
+        return frame_HKI
+    # A random mixture of a head's own rows: keeps the row space, forgets everything else about them.
+    num_heads, head_size, _ = shape
+    return gaussian(num_heads, head_size, head_size, generator) @ orthonormal_rows(frame_HKI)
 
 
 def departure(weight_HKI: Tensor, gain: float = 1.0) -> float:

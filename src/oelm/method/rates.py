@@ -11,6 +11,9 @@ from oelm.spec.method import RatesSpec
 
 _THROUGH_LAYER_NUMBER = re.compile(r"^(?:.*?\.)??\d+(?=\.)")
 
+_EMBEDDING = re.compile(r"embed|(^|\.)(wte|wpe|shared)\.")
+"""What lies before the layers, as our GPT, BERT and its kin, GPT-2 and T5 name it."""
+
 
 def layer_prefixes(projections: Iterable[Projection]) -> dict[str, int]:
     """Map the dotted name of each layer ('blocks.3') to its number, as the projections in it tell it."""
@@ -38,7 +41,7 @@ def multipliers(names: Iterable[str], projections: list[Projection], rates: Rate
         factor = 1.0
         if layer is not None:
             factor = by_layer.get(layer, 1.0) * rates.layer_decay ** (depth - 1 - layer)
-        elif "embed" in name:
+        elif _EMBEDDING.search(name):
             factor = rates.layer_decay**depth
         role = roles.get(name.rpartition(".")[0])
         result[name] = factor * (rates.roles.get(role, 1.0) if role else 1.0)

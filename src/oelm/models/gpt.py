@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from oelm.errors import BadShape, InvalidSpec
 from oelm.method.orthogonal import stream
 from oelm.method.repair import KeyShift, Temperature
+from oelm.models.gelu import gelu_linear
 from oelm.models.loss import chunked_cross_entropy
 from oelm.spec.model import GPTSpec
 
@@ -118,7 +119,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Transform each token by itself."""
-        return self.down(self.dropout(F.gelu(self.up(x_BTD))))  # type: ignore[no-any-return]
+        before = self.up(x_BTD)
+        if self.training and self.dropout.p:
+            return self.down(self.dropout(F.gelu(before)))  # type: ignore[no-any-return]
+        return gelu_linear(before, self.down.weight, self.down.bias)
 
 
 class Block(nn.Module):

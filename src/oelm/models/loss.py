@@ -8,6 +8,7 @@ that of the plain computation, the memory that of one chunk.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,25 +22,33 @@ CHUNK_BYTES = 64 * 2**20
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-        rows = hidden_ND.shape[0]
-        chunk = max(1, CHUNK_BYTES // (weight_VD.shape[0] * hidden_ND.element_size()))
+        rows, vocabulary = hidden_ND.shape[0], weight_VD.shape[0]
+        most = max(1, CHUNK_BYTES // (vocabulary * hidden_ND.element_size()))
+        chunk = math.ceil(rows / math.ceil(rows / most))
+        # One block for the logits of every chunk: a fresh one each time would cost more than it saves.
+        block = hidden_ND.new_empty(vocabulary * chunk)
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
         for start in range(0, rows, chunk):
-            part_CD, target_C = hidden_ND[start : start + chunk], targets_N[start : start + chunk, None]
-            logits_CV = (part_CD @ weight_VD.T).float()
-            norm_C = logits_CV.logsumexp(dim=-1, keepdim=True)
-            total += (norm_C - logits_CV.gather(1, target_C)).sum()
+            part_CD, target_1C = hidden_ND[start : start + chunk], targets_N[None, start : start + chunk]
+            # The vocabulary first: as (V, C) the products run up to twice as fast on a CPU as the other way round.
+            logits_VC = block[: vocabulary * part_CD.shape[0]].view(vocabulary, -1)
+            logits_VC = torch.mm(weight_VD, part_CD.T, out=logits_VC).float()
+            largest_1C, wanted_1C = logits_VC.amax(0, keepdim=True), logits_VC.gather(0, target_1C)
+            # In place and once: exponentials of this many logits are a good part of a step.
+            exps_VC = logits_VC.sub_(largest_1C).exp_()
+            mass_1C = exps_VC.sum(0, keepdim=True)
+            total += (mass_1C.log() + largest_1C - wanted_1C).sum()
             if grad_hidden is None and grad_weight is None:
                 continue
-            grad_CV = logits_CV.sub_(norm_C).exp_()
-            grad_CV.scatter_add_(1, target_C, grad_CV.new_full((), -1.0).expand_as(target_C))
-            grad_CV = grad_CV.div_(rows).to(hidden_ND.dtype)
+            grad_VC = exps_VC.mul_(1 / (mass_1C * rows))
+            grad_VC.scatter_add_(0, target_1C, grad_VC.new_full((), -1.0 / rows).expand_as(target_1C))
+            grad_VC = grad_VC.to(hidden_ND.dtype)
             if grad_hidden is not None:
-                torch.mm(grad_CV, weight_VD, out=grad_hidden[start : start + chunk])
+                torch.mm(grad_VC.T, weight_VD, out=grad_hidden[start : start + chunk])
             if grad_weight is not None:
-                grad_weight.addmm_(grad_CV.T, part_CD)
+                grad_weight.addmm_(grad_VC, part_CD)
         ctx.save_for_backward(grad_hidden, grad_weight)
         return total / rows
 

@@ -14,25 +14,26 @@ from torch import Tensor, nn
 class SlicedLinear(nn.Linear):
     """An `nn.Linear` without bias whose frozen rows read consecutive coordinates, round the end, with signs."""
 
-    signs: Tensor
+    places: Tensor
 
     def __init__(self, dense: nn.Linear) -> None:
         super().__init__(dense.in_features, dense.out_features, bias=False, device="meta")
         self.weight = dense.weight
         columns = self.weight.detach().abs().argmax(dim=1)
         self.first = int(columns[0])
-        signs = self.weight.detach().gather(1, columns[:, None])[:, 0]
-        self.register_buffer("signs", signs.clone(), persistent=False)
-        self.places = (self.first + torch.arange(dense.out_features)) % dense.in_features
-        if not torch.equal(columns.cpu(), self.places) or int(self.weight.count_nonzero()) != dense.out_features:
+        places = (self.first + torch.arange(dense.out_features, device=columns.device)) % dense.in_features
+        if not torch.equal(columns, places) or int(self.weight.count_nonzero()) != dense.out_features:
             raise ValueError("the rows are not signed unit vectors of consecutive coordinates")
+        self.register_buffer("places", places, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Read the coordinates; where the weight has been unfrozen, multiply by it."""
         if self.weight.requires_grad:
             return super().forward(x)
+        # Read from the weight each time, so that weights loaded later are the ones that count.
+        signs = self.weight.gather(1, self.places[:, None])[:, 0].to(x.dtype)
         if self.out_features == self.in_features:
-            return torch.roll(x, -self.first, dims=-1) * self.signs
+            return torch.roll(x, -self.first, dims=-1) * signs
         if self.first + self.out_features <= self.in_features:
-            return x.narrow(-1, self.first, self.out_features) * self.signs
-        return x[..., self.places.to(x.device)] * self.signs
+            return x.narrow(-1, self.first, self.out_features) * signs
+        return x[..., self.places] * signs

@@ -101,7 +101,8 @@ def locked(directory: Path, here: World) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise UsageError(
-            f"the run was to be kept in {directory}, which cannot be written to ({error.strerror}). Give another folder."
+            f"the run was to be kept in {directory}, which cannot be written to ({error.strerror}). "
+            "Give another folder."
         ) from error
     try:
         yield

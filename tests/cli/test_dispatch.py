@@ -1,0 +1,58 @@
+"""The table of verbs."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import oelm
+from oelm.cli import VERBS, dispatch
+from oelm.cli.bench import BENCHES
+
+
+def test_help_names_every_verb_and_imports_neither_torch_nor_pydantic():
+    code = (
+        "import sys, oelm.cli; oelm.cli.dispatch(['--help'])\n"
+        "print([name for name in ('torch', 'transformers', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert all(f"  {verb} " in done.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_module_and_its_own_help(verb, capsys):
+    module = importlib.import_module(f"oelm.cli.{verb.replace('-', '_')}")
+    assert module.__doc__.startswith(f"`oelm {verb}`")
+    try:
+        code = dispatch([verb, "--help"])
+    except SystemExit as leaving:  # tyro leaves by itself after its help
+        code = leaving.code
+    assert code == 0
+    assert f"oelm {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_benchmark_has_its_own_help(name, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        dispatch(["bench", name, "--help"])
+    assert leaving.value.code == 0
+    assert f"oelm bench {name}" in capsys.readouterr().out
+
+
+def test_the_version_is_the_packages(capsys):
+    assert dispatch(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == oelm.__version__
+
+
+def test_an_unknown_verb_suggests_the_nearest_and_exits_with_2(capsys):
+    assert dispatch(["reprot"]) == 2
+    assert "Did you mean 'report'" in capsys.readouterr().err
+
+
+def test_an_error_for_people_is_a_message_and_no_traceback(capsys):
+    assert dispatch(["evaluate", "nowhere"]) == 1
+    words = capsys.readouterr().err
+    assert "CheckpointError" in words
+    assert "Traceback" not in words

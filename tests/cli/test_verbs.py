@@ -1,0 +1,142 @@
+"""One tiny run through every verb that works on a run, as a user would type them."""
+
+import json
+import math
+import shlex
+
+import pytest
+import torch
+
+from oelm.cli import dispatch
+from oelm.record.store import read_record
+
+SMALL = shlex.split(
+    "--size nano --model.vocab-size None --model.dropout 0 --train.steps 40 --train.warmup-steps 4 "
+    "--train.learning-rate 3e-3 --train.eval-every 20 --train.eval-tokens 512"
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("cli") / "run"
+    words = [
+        "train",
+        *SMALL,
+        "--method",
+        "oelm-freeze",
+        "--data.directory",
+        str(tiny_data),
+        "--out",
+        str(out),
+        "--quiet",
+    ]
+    assert dispatch(words) == 0
+    return out
+
+
+def test_train_makes_the_run_its_flags_say(trained):
+    record = read_record(trained)
+    assert record.status == "complete"
+    assert (record.spec.arm, record.spec.train.steps, record.spec.model.model_dim) == ("oelm-freeze", 40, 32)
+    assert record.data.vocab_size == 300
+
+
+def test_train_takes_a_record_as_its_spec_and_prints_json(trained, tmp_path, capsys):
+    words = ["train", "--spec", str(trained / "record.json"), "--out", str(tmp_path / "again"), "--quiet", "--json"]
+    assert dispatch(words) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["result"]["test_loss"] == read_record(trained).result.test_loss
+
+
+def test_train_refuses_what_it_does_not_know(tmp_path, capsys):
+    (tmp_path / "bad.json").write_text('{"model": {"kind": "gpt", "depth": 3}}')
+    assert dispatch(["train", "--spec", str(tmp_path / "bad.json")]) == 2
+    assert dispatch(["train", "--spec", str(tmp_path / "none.json")]) == 2
+    assert dispatch(["train", "--method", "oelm-frieze"]) == 2
+    assert dispatch(["train", "--size", "minii"]) == 2
+    assert "Did you mean 'mini'" in capsys.readouterr().err
+
+
+def test_evaluate_gives_the_loss_of_the_record(trained, capsys):
+    assert dispatch(["evaluate", str(trained), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["loss"] == read_record(trained).result.test_loss
+    assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
+
+
+def test_generate_continues_the_prompt_and_repeats_itself_by_seed(trained, capsys):
+    texts = []
+    for seed in ("1", "1", "2"):
+        assert dispatch(["generate", str(trained), "--prompt", "Tom went", "--tokens", "20", "--seed", seed]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+    assert all(text.startswith("Tom went") for text in texts)
+
+
+def test_export_gives_transformers_a_model_and_a_tokenizer(trained, tmp_path, capsys):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert dispatch(["export", str(trained), str(tmp_path / "gpt2")]) == 0
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "gpt2")
+    ids = tokenizer("Tom went to the park.", return_tensors="pt").input_ids
+    assert ids.max() < 300
+    assert tokenizer.decode(ids[0]) == "Tom went to the park."
+    with torch.no_grad():
+        assert model(ids).logits.shape[-1] == 300
+
+
+def test_a_published_checkpoint_is_imported_and_used(trained, tmp_path, capsys):
+    from oelm.interop.predecessor import parser, published_checkpoint
+    from oelm.runner.restore import restore
+
+    restored = restore(trained)
+    flags = vars(parser().parse_args(["--num_heads", "4"]))
+    torch.save(published_checkpoint(restored.model, {}, restored.state, flags), tmp_path / "best.pt")
+    assert dispatch(["import-checkpoint", str(tmp_path / "best.pt"), str(tmp_path / "ours")]) == 0
+    data = str(restored.run.data.directory)
+    assert dispatch(["evaluate", str(tmp_path / "ours"), "--data", data, "--json"]) == 0
+    loss = json.loads(capsys.readouterr().out.splitlines()[-1])["loss"]
+    assert loss == pytest.approx(read_record(trained).result.test_loss, abs=1e-6)
+    assert dispatch(["import-checkpoint", str(tmp_path / "best.pt"), str(tmp_path / "ours")]) == 2
+
+
+STUDY = """
+from pathlib import Path
+from oelm import DataSpec, GPTSpec, RunSpec, Study, TrainSpec
+study = Study(name="tiny", question="Does it run?", arms=("baseline", "oelm-freeze"), seeds=(0, 1), base=RunSpec(
+    model=GPTSpec(context=32, model_dim=32, num_layers=2, num_heads=4),
+    data=DataSpec(directory=Path({data!r})),
+    train=TrainSpec(steps=30, batch_size=4, warmup_steps=3, learning_rate=3e-3, eval_every=10, eval_tokens=512)))
+"""
+
+
+def test_a_study_runs_reports_and_is_done_the_second_time(tiny_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.py").write_text(STUDY.format(data=str(tiny_data)))
+    assert dispatch(["run", "study.py"]) == 0
+    said = capsys.readouterr().out
+    assert "Does it run?" in said
+    assert "oelm-freeze, seed 1: test perplexity" in said
+    assert "report.html" in said
+    page = (tmp_path / "runs/tiny/report/report.html").read_text()
+    assert "oelm-freeze" in page
+    records = list((tmp_path / "runs/tiny").glob("*/record.json"))
+    assert len(records) == 4
+    before = {path: path.stat().st_mtime_ns for path in records}
+    assert dispatch(["run", "study.py"]) == 0
+    assert "4 of 4 runs are done already" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in records} == before
+    assert dispatch(["report", "study.py", "--lang", "zh"]) == 0
+
+
+def test_a_failing_run_is_told_and_does_not_stop_the_others(tiny_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = STUDY.format(data=str(tiny_data)).replace(
+        "seeds=(0, 1)", 'seeds=(0,), axes={"train.learning_rate": (1e9, 1e-3)}'
+    )
+    (tmp_path / "study.py").write_text(text)
+    assert dispatch(["run", "study.py"]) == 1
+    said = capsys.readouterr().out
+    assert said.count("failed: ") == 2
+    assert said.count("test perplexity ") >= 2

@@ -1,0 +1,83 @@
+"""Our GPT as a plain GPT-2."""
+
+import pytest
+import torch
+
+import oelm
+from oelm.errors import NotCarriedOut, UsageError
+from oelm.interop.export import as_gpt2, export
+from oelm.models.generate import generate
+from oelm.models.gpt import GPT
+from oelm.spec.method import METHODS, MethodSpec, RepairSpec
+from oelm.spec.model import GPT_SIZES
+
+NANO = GPT_SIZES["nano"]
+IDS = torch.randint(0, 97, (2, 20), generator=torch.Generator().manual_seed(0))
+
+
+def trained(method):
+    model = GPT(NANO).eval()
+    oelm.apply(model, method)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return model
+
+
+@pytest.mark.parametrize("method", [
+    *(name for name, spec in METHODS.items() if not spec.repair.key_shift),
+    MethodSpec(repair=RepairSpec(temperature=True)),
+], ids=str)  # fmt: skip
+def test_the_exported_model_has_the_same_logits_whatever_the_method(method):
+    model = trained(method)
+    if isinstance(method, MethodSpec):
+        with torch.no_grad():
+            model.blocks[0].attention.temperature.log_factor_H.uniform_(-1, 1)
+    with torch.no_grad():
+        ours, theirs = model(IDS), as_gpt2(model)(IDS).logits
+    assert torch.allclose(ours, theirs, atol=1e-5 * float(ours.abs().max()))
+
+
+def test_transformers_loads_it_from_disk_and_generates_the_same_text(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    model = trained("oelm-freeze")
+    export(model, tmp_path / "gpt2")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2")
+    text = loaded.generate(IDS[:1, :4], max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 4:].tolist()
+    assert text == list(generate(model, IDS[0, :4].tolist(), new_tokens=12, temperature=0))
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"positions": "rope"}, "positions='rope'"), ({"norm": "rms"}, "norm='rms'"),
+    ({"num_key_heads": 2}, "num_key_heads"),
+    ({"qk_head_size": 4}, "qk_head_size"),
+])  # fmt: skip
+def test_what_gpt2_cannot_do_is_refused_by_name(change, words):
+    with pytest.raises(NotCarriedOut, match=words):
+        as_gpt2(GPT(NANO.model_copy(update=change)))
+
+
+def test_a_key_shift_is_refused():
+    with pytest.raises(NotCarriedOut, match="key-shift"):
+        as_gpt2(trained("oelm-shift"))
+
+
+def test_a_folder_with_something_in_it_is_not_overwritten(tmp_path):
+    (tmp_path / "precious").write_text("x")
+    with pytest.raises(UsageError, match="not empty"):
+        export(trained("baseline"), tmp_path)
+
+
+def test_gpt2s_own_vocabulary_goes_along(tmp_path):
+    from transformers import AutoTokenizer
+
+    from oelm.data.tokenizer import gpt2_tokenizer
+
+    ours = gpt2_tokenizer()
+    ours.save(tmp_path)
+    model = GPT(NANO.model_copy(update={"vocab_size": 50257}))
+    export(model, tmp_path / "gpt2", tmp_path)
+    text = "Once upon a time, 12 friends' houses stood  here.\n"
+    ids = AutoTokenizer.from_pretrained(tmp_path / "gpt2")(text).input_ids
+    assert ids == ours.encode_batch([text])[0].tolist()

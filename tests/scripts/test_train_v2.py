@@ -1,0 +1,116 @@
+"""The published command lines, as they were typed, at a small size."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from oelm.data.prepare import prepare
+from oelm.record.store import read_record
+from oelm.spec.data import DataSpec
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train_v2.py"
+SMALL = shlex.split("--vocab_size 300 --d_model 32 --num_layers 2 --num_heads 4 --d_ff 64 --seq_len 32 --max_steps 8 "
+                    "--val_interval 4 --save_interval 4")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("published")
+    prepare(DataSpec(corpus="stories", vocab_size=300, tokens=10_000), directory / "data" / "tinystories")
+    return directory
+
+
+def run(folder, *words, launcher=(sys.executable,)):
+    command = [*launcher, str(SCRIPT), *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=200)
+
+
+PUBLISHED = {
+    "outputs/GPT-01_baseline": "--model_type baseline    --dataset tinystories --max_lr 3e-4 --max_steps 100000",
+    "outputs/GPT-02_oelm_freeze": "--model_type oelm_v2     --dataset tinystories --max_lr 1e-3 --max_steps 100000",
+    "outputs/GPT-03_oelm_random": "--model_type oelm_random --dataset tinystories --max_lr 1e-3 --max_steps 100000",
+}
+
+
+@pytest.mark.parametrize("out", PUBLISHED)
+def test_a_published_command_leaves_the_published_files(folder, out):
+    done = run(folder, *shlex.split(PUBLISHED[out]), "--out_dir", out, *SMALL)
+    assert done.returncode == 0, done.stderr
+    log = (folder / out / "training.log").read_text()
+    assert "[Step 8] Validation - Loss: " in log
+    assert log.splitlines()[-1] in done.stdout
+    timing = json.loads((folder / out / "timing_stats.json").read_text())
+    method = shlex.split(PUBLISHED[out])[1]
+    assert timing["model_type"] == method
+    assert timing["init_method"] == {"baseline": "n/a", "oelm_v2": "orthogonal", "oelm_random": "normal"}[method]
+    assert timing["final_perplexity"] == pytest.approx(torch.tensor(timing["best_val_loss"]).exp().item(), rel=1e-5)
+    for name in ("best.pt", "latest.pt"):
+        plain = torch.load(folder / out / name, weights_only=True)
+        assert plain.keys() == {"model", "optimizer", "step", "best_val_loss", "args"}
+        assert "layers.1.self_attn.W_q.weight" in plain["model"]
+    assert len(plain["optimizer"]["state"]) == (28 if method == "baseline" else 24)
+
+
+def test_the_published_torchrun_command_runs_and_takes_its_default_folder(folder):
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
+    done = run(folder, *shlex.split("--model_type oelm_v2 --dataset tinystories"), *SMALL, launcher=launcher)
+    assert done.returncode == 0, done.stderr[-2000:]
+    record = read_record(folder / "outputs" / "oelm_v2_tinystories")
+    assert record.status == "complete"
+    assert record.spec.train.batch_size == 16
+
+
+def test_resuming_from_latest_pt_gives_the_weights_of_the_run_that_went_on(folder, tmp_path):
+    whole = "outputs/GPT-02_oelm_freeze"
+    if not (folder / whole).exists():
+        run(folder, *shlex.split(PUBLISHED[whole]), "--out_dir", whole, *SMALL)
+    # The same run stopped by the published means: its latest.pt of step 4, taken elsewhere.
+    flags = [*shlex.split(PUBLISHED[whole]), *SMALL]
+    half = torch.load(folder / whole / "latest.pt", weights_only=True)
+    assert half["step"] == 8
+    first = run(folder, *flags, "--out_dir", "outputs/first", "--max_steps", "8", "--save_interval", "100")
+    assert first.returncode == 0
+    mid = tmp_path / "mid.pt"
+    _stop_at_4(folder, flags, mid)
+    done = run(folder, *flags, "--out_dir", "outputs/resumed", "--resume", str(mid))
+    assert done.returncode == 0, done.stderr
+    resumed = torch.load(folder / "outputs/resumed/latest.pt", weights_only=True)
+    assert resumed["step"] == 8
+    for name, tensor in half["model"].items():
+        assert torch.equal(resumed["model"][name], tensor), name
+
+
+def _stop_at_4(folder, flags, target):
+    """Copy the latest.pt that stands after step 4 of a run."""
+    code = (
+        "import runpy, shutil, sys\n"
+        "from oelm.interop import predecessor\n"
+        "write = predecessor.PublishedCheckpoints._write\n"
+        "def spy(self, name, model, training, state):\n"
+        "    write(self, name, model, training, state)\n"
+        "    if name == 'latest.pt' and state['progress']['step'] == 4:\n"
+        f"        shutil.copy(self.directory.parent / name, {str(target)!r})\n"
+        "predecessor.PublishedCheckpoints._write = spy\n"
+        f"sys.argv = ['train_v2.py', *{flags!r}, '--out_dir', 'outputs/spied']\n"
+        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=False, capture_output=True, timeout=200)
+    assert target.exists()
+
+
+@pytest.mark.parametrize(("words", "code", "message"), [
+    (["--resume", "nowhere.pt"], 2, "no checkpoint nowhere.pt"),
+    (["--data_path", "nowhere/train.bin"], 2, "nowhere/train.bin"),
+    (["--vocab_size", "100"], 2, "vocabulary of 300"),
+    (["--num_heads", "5"], 2, "num_heads"),
+])  # fmt: skip
+def test_bad_input_ends_with_a_message_and_leaves_nothing(folder, words, code, message):
+    done = run(folder, *SMALL, *words, "--out_dir", "outputs/bad")
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

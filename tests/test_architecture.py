@@ -1,0 +1,86 @@
+"""The house: README's tree is the disk's, every module has its twin, nothing heavy is imported by accident."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "oelm"
+
+
+def tree_in_readme() -> dict[str, set[str]]:
+    """Read the annotated tree: folder of src/oelm -> the modules it lists."""
+    block = re.search(r"```\nsrc/oelm/\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+    found: dict[str, set[str]] = {"": set()}
+    folder = parent = ""
+    for line in block.splitlines():
+        if not line.startswith(" "):
+            break
+        indent, word = len(line) - len(line.lstrip()), line.split()[0]
+        if word.endswith("/"):
+            folder = f"{parent}/{word[:-1]}" if indent == 4 else word[:-1]
+            parent = folder if indent == 2 else parent
+            found[folder] = set()
+        elif word.endswith(".py"):
+            found[""].add(word.removesuffix(".py"))
+        else:
+            found[folder] |= set(line.split())
+    return found
+
+
+def tree_on_disk() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        folder = path.parent.relative_to(PACKAGE).as_posix()
+        found.setdefault("" if folder == "." else folder, set()).add(path.stem)
+    return {folder: names if folder == "" else names - {"__init__"} for folder, names in found.items()}
+
+
+def test_the_tree_in_the_readme_is_the_one_on_disk():
+    assert tree_in_readme() == tree_on_disk()
+
+
+NO_TWIN = {
+    "cli/evaluate": "cli/test_verbs", "cli/generate": "cli/test_verbs", "cli/export": "cli/test_verbs",
+    "cli/import_checkpoint": "cli/test_verbs", "cli/train": "cli/test_verbs", "cli/run": "cli/test_verbs",
+    "cli/report": "cli/test_verbs", "cli/bench": "cli/test_dispatch", "__main__": "cli/test_dispatch",
+    "runner/language": "runner/test_run", "runner/recorder": "runner/test_run", "runner/artefacts": "runner/test_run",
+    "runner/observe": "runner/test_run", "runner/restore": "runner/test_run", "runner/local": "cli/test_verbs",
+}  # fmt: skip
+"""Modules whose tests are whole runs, and where those are."""
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["", "spec", "method", "models", "data", "train", "record", "analysis", "report", "runner", "cli", "bench"],
+)
+def test_every_module_has_its_tests_in_the_same_place(folder):
+    for name in tree_on_disk()[folder] - {"__init__"}:
+        module = f"{folder}/{name}".strip("/")
+        twin = NO_TWIN.get(module, f"{folder}/test_{name}".strip("/"))
+        assert (ROOT / "tests" / f"{twin}.py").exists(), f"{module} has no tests/{twin}.py"
+
+
+@pytest.mark.parametrize(
+    "module", ["oelm", "oelm.study", "oelm.record.store", "oelm.analysis.compare", "oelm.report.page", "oelm.cli"]
+)
+def test_the_paper_side_imports_without_torch_or_transformers(module):
+    code = f"import sys, {module}; print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_our_own_gpt_needs_no_transformers():
+    code = "import sys, oelm.runner.run; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_every_public_name_can_be_loaded():
+    import oelm
+
+    for name in oelm.__all__:
+        assert getattr(oelm, name) is not None
