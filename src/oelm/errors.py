@@ -6,7 +6,7 @@
     │   ├── InvalidSpec       the fields of a spec contradict one another
     │   ├── NotCarriedOut     a valid spec that no code here carries out (for this model)
     │   ├── BadShape          a head wider than its input, a layer or a role that the model lacks
-    │   └── BadData           token files or tables that are missing, torn or do not fit
+    │   └── BadData           token files or tables that are missing, torn or do not fit (stories.NotAStory is one)
     ├── MethodError           the model is in a state that does not take the method
     │   ├── AlreadyApplied    a method stands on this model already
     │   └── UnusableWeight    a weight on the meta device, quantised, tied: nothing to draw into
