@@ -45,4 +45,8 @@ def conclude(study: Study, root: Path, lang: Language) -> None:
     comparison = write_report(study, root, out, lang)
     console = Console()
     console.print(terminal(results(comparison, wording(lang)), study.question, console.width))
+    sample = next(iter(sorted(root.glob(f"{study.reference}-*/samples.txt"))), None)
+    if sample is not None:
+        first = sample.read_text(errors="replace").split("\n\n")[0]
+        console.print(f"A sample of {study.reference} (from [...] on):\n{first}\n", markup=False, highlight=False)
     console.print(f"page: {out / 'report.html'}   plot: {out / 'convergence.png'}", soft_wrap=True, highlight=False)

@@ -25,6 +25,8 @@ from oelm.spec.run import RunSpec
 from oelm.study import Study
 
 POLL_SECONDS = 0.2
+PLAIN_SECONDS = 15.0
+"""How often a run's place is told where there is no terminal."""
 
 
 @dataclass
@@ -167,9 +169,20 @@ def _stop(queue: Queue, console: Console) -> None:
 
 @contextmanager
 def _shown(queue: Queue, console: Console) -> Iterator[Callable[[], None]]:
-    """Show a live table on a terminal, and nothing but what is said elsewhere."""
+    """Show a live table on a terminal; elsewhere say every now and then where each run is."""
     if not console.is_terminal:
-        yield lambda: None
+        last = time.monotonic()
+
+        def say() -> None:
+            nonlocal last
+            if time.monotonic() - last < PLAIN_SECONDS:
+                return
+            last = time.monotonic()
+            for slot in queue.working:
+                step, loss, *_, left = _cells(slot)
+                _say(console, slot, f"step {step}, loss {loss}, {left} left" if loss else step)
+
+        yield say
         return
     with Live(_table(queue), console=console, refresh_per_second=4, transient=True) as live:
         yield lambda: live.update(_table(queue))
