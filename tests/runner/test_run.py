@@ -241,3 +241,22 @@ def test_nothing_but_oelm_errors_reaches_a_person(tiny_run, tmp_path):
 def test_half_precision_learns_too(tiny_run, tmp_path, precision):
     record = carried_out(tiny_run(precision=precision), tmp_path)
     assert record.result.val_loss < 6
+
+
+def test_tensorboard_files_are_written_on_request(tiny_run, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    carried_out(tiny_run(tensorboard=True), tmp_path)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("loss/val")] == [10, 20, 30]
+    assert len(events.Scalars("learning_rate")) == 30
+
+
+@pytest.mark.slow
+def test_a_compiled_run_has_the_losses_of_a_plain_one(tiny_run, tmp_path):
+    plain = tiny_run(steps=5, model=tiny_run().model.model_copy(update={"dropout": 0.0}))
+    compiled = plain.model_copy(update={"train": plain.train.model_copy(update={"compiled": True})})
+    carried_out(plain, tmp_path / "plain")
+    carried_out(compiled, tmp_path / "compiled")
+    losses = [[loss for *_, loss, _ in curve(tmp_path / name)] for name in ("plain", "compiled")]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)

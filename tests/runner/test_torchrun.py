@@ -28,24 +28,50 @@ def finished(process):
     assert process.returncode == 0, errors[-3000:]
 
 
+def weights_of(directory):
+    return load_file(directory / "checkpoints/latest/model.safetensors")
+
+
+def killed_and_resumed(run, tmp_path, kills, lines):
+    """Kill the whole process group when the curve has grown by so many lines; again and again; then let it finish."""
+    for _ in range(kills):
+        before = len(read_metrics(tmp_path / "broken"))
+        process = torchrun(run, tmp_path / "broken", tmp_path)
+        while len(read_metrics(tmp_path / "broken")) < before + lines:
+            assert process.poll() is None, "it finished before it could be killed"
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    finished(torchrun(run, tmp_path / "broken", tmp_path))
+
+
+@pytest.fixture
+def scheduled(tiny_run):
+    def make(**train):
+        model = tiny_run().model.model_copy(update={"dropout": 0.0})
+        return tiny_run("oelm-progressive:0.3-0.7", model=model, **train)
+
+    return make
+
+
 @pytest.mark.timeout(600)
-def test_two_processes_have_the_losses_of_one_and_survive_a_kill_to_the_bit(tiny_run, tmp_path):
-    settings = {"steps": 24, "model": None}
-    model = tiny_run().model.model_copy(update={"dropout": 0.0})
-    alone = tiny_run("oelm-progressive:0.3-0.7", **(settings | {"model": model}))
-    both = tiny_run("oelm-progressive:0.3-0.7", processes=2, **(settings | {"model": model}))
-    carried_out(alone, tmp_path / "alone")
+def test_two_processes_have_the_losses_of_one_and_survive_a_kill_to_the_bit(scheduled, tmp_path):
+    carried_out(scheduled(steps=24), tmp_path / "alone")
+    both = scheduled(steps=24, processes=2)
     finished(torchrun(both, tmp_path / "both", tmp_path))
     losses = [[metric.loss for metric in read_metrics(tmp_path / name)] for name in ("alone", "both")]
     assert losses[1] == pytest.approx(losses[0], abs=2e-4)
     assert read_record(tmp_path / "both").status == "complete"
+    killed_and_resumed(both, tmp_path, kills=1, lines=12)
+    whole, parts = weights_of(tmp_path / "both"), weights_of(tmp_path / "broken")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
-    broken = torchrun(both, tmp_path / "broken", tmp_path)
-    while len(read_metrics(tmp_path / "broken")) < 12:
-        assert broken.poll() is None
-        time.sleep(0.01)
-    os.killpg(broken.pid, signal.SIGKILL)
-    broken.communicate()
-    finished(torchrun(both, tmp_path / "broken", tmp_path))
-    weights = [load_file(tmp_path / name / "checkpoints/latest/model.safetensors") for name in ("both", "broken")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_kills_under_torchrun_change_nothing(scheduled, tmp_path):
+    both = scheduled(steps=300, processes=2)
+    finished(torchrun(both, tmp_path / "both", tmp_path))
+    killed_and_resumed(both, tmp_path, kills=20, lines=3)
+    whole, parts = weights_of(tmp_path / "both"), weights_of(tmp_path / "broken")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
