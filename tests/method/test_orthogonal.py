@@ -160,3 +160,17 @@ def test_the_same_seed_gives_the_same_bytes_under_1_2_and_8_threads():
     assert {hashes for hashes, _ in outputs.values()} == {outputs["1"][0]}
     # The draw put the caller's thread count back.
     assert [count.strip() for _, count in outputs.values()] == ["1", "2", "8"]
+
+
+def test_the_decomposition_runs_on_one_thread(monkeypatch):
+    # Whether more threads change the last bits depends on the machine; that they are not used does not.
+    seen = []
+    decompose = torch.linalg.qr
+    monkeypatch.setattr(torch.linalg, "qr", lambda x: (seen.append(torch.get_num_threads()), decompose(x))[1])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        drawn(InitSpec(shape="orthogonal"))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)

@@ -156,3 +156,19 @@ def test_a_text_longer_than_the_context_is_refused():
 def test_a_model_without_a_vocabulary_is_refused():
     with pytest.raises(InvalidSpec, match="vocab_size"):
         GPT(GPTSpec())
+
+
+def test_shifted_heads_attend_by_the_keys_of_the_tokens_before():
+    model = GPT(NANO).eval()
+    oelm.apply(model, "oelm-shift")
+    attention = model.blocks[0].attention
+    x = torch.randn(2, 6, 32)
+    with torch.no_grad():
+        q, k, v = (getattr(attention, role)(x).view(2, 6, 4, 8) for role in ("q", "k", "v"))
+        mixed = torch.zeros(2, 6, 4, 8)
+        for head in range(4):
+            for t in range(6):  # token by token, as one would explain it
+                keys = [k[:, max(s - 1, 0) if head < 2 else s, head] for s in range(t + 1)]
+                scores = torch.stack([(q[:, t, head] * key).sum(-1) / 8**0.5 for key in keys], -1)
+                mixed[:, t, head] = (scores.softmax(-1)[..., None] * v[:, : t + 1, head]).sum(1)
+        assert torch.allclose(attention(x), attention.o(mixed.flatten(2)), atol=1e-5)

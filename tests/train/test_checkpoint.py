@@ -35,7 +35,7 @@ def test_a_damaged_latest_falls_back_to_the_one_before_and_says_so(saved, file, 
     if damage == "remove":
         path.unlink()
     else:
-        path.write_bytes(data[: len(data) // 2] if damage == "cut" else bytes([data[0] ^ 1]) + data[1:])
+        path.write_bytes(data[: len(data) // 2] if damage == "cut" else data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
     checkpoint, troubles = saved.load()
     assert checkpoint.state["progress"]["step"] == 1
     assert len(troubles) == 1
