@@ -13,10 +13,7 @@ def test_both_sides_start_from_the_same_weights_and_agree_on_the_first_losses(ca
         main(["--size", "nano", "--batch-size", "2", "--steps", "5", "--rounds", "1", "--threads", "1", "--json"]) == 0
     )
     result = json.loads(capsys.readouterr().out)
-    ours, theirs = result["losses"]["oelm"], result["losses"]["transformers"]
-    assert ours[0] == pytest.approx(theirs[0], abs=1e-5)
-    # Later ones part a little, more so in a tiny model: GPT-2 also trains attention biases, which ours does not have.
-    assert result["largest_loss_difference"] < 1e-3
+    assert result["largest_loss_difference"] < 1e-4
     assert len(set(result["losses"]["oelm"])) == 5
     assert result["ratio_tokens_per_second"] > 0
     assert result["ratio_peak_memory"] > 0

@@ -122,7 +122,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_twenty_kills_change_nothing(tiny_run, tmp_path, method):
-    kill_campaign(tiny_run(method, steps=400), tmp_path, kills=20, seed=2)
+    kill_campaign(tiny_run(method, steps=1000), tmp_path, kills=20, seed=2)
 
 
 def kill_campaign(run, tmp_path, kills, seed):
@@ -130,7 +130,7 @@ def kill_campaign(run, tmp_path, kills, seed):
     carried_out(run, whole)
     moments = random.Random(seed)
     lines = len(curve(whole))
-    done = sum(not killed_at(run, parts, moments.randint(1, max(2, lines // 3))) for _ in range(kills))
+    done = sum(not killed_at(run, parts, moments.randint(1, max(2, 2 * lines // (kills + 4)))) for _ in range(kills))
     assert done == kills, "the run finished before it could be killed often enough"
     carried_out(run, parts)
     assert_same_run(whole, parts)

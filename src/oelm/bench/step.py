@@ -148,6 +148,9 @@ def _their_step(bench: StepBench) -> Callable[[Any, Any], float]:
 
     model = as_gpt2(GPT(bench.spec())).train()
     model.set_attn_implementation("sdpa")
+    for name, parameter in model.named_parameters():
+        if ".attn." in name and name.endswith("bias"):
+            parameter.requires_grad_(False)  # our model has none; trained, they would make it another model
     optimizer = torch.optim.AdamW(model.parameters(), lr=bench.learning_rate, weight_decay=0.01, fused=True)
 
     def step(ids: Any, targets: Any) -> float:
