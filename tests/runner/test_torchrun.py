@@ -1,11 +1,10 @@
 """Real torchrun with two processes."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -28,20 +27,28 @@ def finished(process):
     assert process.returncode == 0, errors[-3000:]
 
 
+def kill_all(process):
+    """Kill -9 torchrun and its workers, which have sessions of their own and would go on without it."""
+    everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for one in everyone:
+        one.kill()
+    psutil.wait_procs(everyone, timeout=30)
+    process.communicate()
+
+
 def weights_of(directory):
     return load_file(directory / "checkpoints/latest/model.safetensors")
 
 
 def killed_and_resumed(run, tmp_path, kills, lines):
-    """Kill the whole process group when the curve has grown by so many lines; again and again; then let it finish."""
+    """Kill every process of the run when the curve has grown by so many lines; again and again; then let it finish."""
     for _ in range(kills):
         before = len(read_metrics(tmp_path / "broken"))
         process = torchrun(run, tmp_path / "broken", tmp_path)
         while len(read_metrics(tmp_path / "broken")) < before + lines:
             assert process.poll() is None, "it finished before it could be killed"
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        kill_all(process)
     finished(torchrun(run, tmp_path / "broken", tmp_path))
 
 
