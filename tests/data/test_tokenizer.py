@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -160,3 +161,13 @@ def test_a_tokenizer_file_that_is_torn_or_of_another_kind_does_not_fit(old: str,
     with pytest.raises(BadData, match=r"is not one that `oelm prepare --vocab-size` writes"):
         load_tokenizer(tmp_path)
     assert trained_tokenizer(content.encode()).vocab_size == 290
+
+
+def test_a_whole_tokenizer_that_is_not_the_one_of_the_tokens_beside_it_is_refused(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_data, tmp_path / "data")
+    assert load_tokenizer(tmp_path / "data").vocab_size == 300
+    TRAINED.save(tmp_path / "data")
+    with pytest.raises(BadData, match="is not the one its tokens were made with"):
+        load_tokenizer(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""What must hold for every method on our GPT. Each test was seen to fail with its subject broken."""
+"""What must hold for every method on our GPT."""
 
 import copy
 

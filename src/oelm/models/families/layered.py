@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from oelm.errors import NotCarriedOut
 from oelm.method.projection import Architecture, Projection
 from oelm.method.split import Fused
 from oelm.spec.method import MethodSpec, RepairSpec, Role, Site
@@ -56,9 +57,9 @@ class LayeredFamily(Architecture):
     repairs = frozenset({"key_shift", "temperature"})
     can_remove_qk = True
 
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002  (for those who override it)
         """Describe the attentions of one layer."""
-        raise NotImplementedError
+        raise NotCarriedOut(f"{type(self).__name__} does not describe its attentions; override attentions().")
 
     def matches(self, model: nn.Module) -> bool:
         """Tell whether the model's configuration is of this family."""
