@@ -26,6 +26,7 @@ from oelm.runner.artefacts import matmul_peak, peak_memory, write_artefacts
 from oelm.runner.language import LanguageTask, build_gpt, language_task
 from oelm.runner.observe import RunObserver
 from oelm.runner.recorder import Recorder
+from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.train.allocator import keep_large_blocks
@@ -38,6 +39,8 @@ from oelm.train.signals import StopWish, listening
 
 def bound(run: RunSpec) -> tuple[RunSpec, TokenData]:
     """Bind a run to its data, prepared now if need be; its fingerprint then names their bytes."""
+    if not isinstance(run.data, DataSpec):
+        raise NotCarriedOut(f"training on labelled text ({run.data.corpus!r}) is not carried out yet.")
     directory = run.data.directory or prepared(run.data)
     tokens = open_tokens(directory)
     if run.data.checksum not in (None, tokens.checksum):
@@ -63,7 +66,7 @@ def execute(
 
     Raises:
         Interrupted: the run was asked to stop and has saved itself; the same call continues it.
-        RunFailed: it diverged.
+        Diverged: the loss ran away.
         RunLocked: another process is at it.
 
     """
