@@ -1,4 +1,4 @@
-"""What does freezing Q and K cost, and what does orthogonality add, when every arm is tuned? The study that was missing.
+"""What does freezing Q and K cost, and what does orthogonality add, when every arm is tuned? The study that was due.
 
     oelm plan studies/fair.py --scale core-speeches     what it takes
     oelm run  studies/fair.py --scale core-speeches     4 core-hours: 42 runs of 5 to 6 minutes, one thread each
