@@ -58,7 +58,7 @@ class Claim:
             with suppress(psutil.Error):
                 process = psutil.Process(self.pid)
                 same = abs(process.create_time() - self.born) < 5  # setting the clock moves it
-                return same and process.status() != psutil.STATUS_ZOMBIE
+                return bool(same and process.status() != psutil.STATUS_ZOMBIE)
             return False
         return _silence(self.path) < SILENCE_SECONDS
 
