@@ -15,6 +15,7 @@ from oelm.errors import OelmError, UnknownName
 # verb -> what it does; its module is oelm.cli.<verb>, with hyphens as underscores
 VERBS = {
     "inspect": "show what a method changes and freezes in a model",
+    "cost": "count what a training step costs, and what a method saves of it",
     "prepare": "turn text into token files",
     "train": "carry out one run",
     "run": "carry out a study, and continue it where it stopped",
