@@ -66,7 +66,9 @@ def main(argv: list[str]) -> int:
 
 def show(asked: Arguments, audit: Audit, cost: Cost, length: int, console: Console) -> None:
     """Print FLOPs by part, then parameters and bytes, then what the method saves."""
-    console.print(f"{asked.model} under {asked.method}: one step of {asked.batch} x {length}, in GFLOP", highlight=False)
+    console.print(
+        f"{asked.model} under {asked.method}: one step of {asked.batch} x {length}, in GFLOP", highlight=False
+    )
     table = Table()
     table.add_column("part")
     for heading in ("forward", "backward", "share"):
