@@ -163,9 +163,9 @@ def saving(blocks: Sequence[Sequence[Turn]], reference: str, arm: str, clock: Cl
         statistics.median(math.log(turn[arm][clock] / turn[reference][clock]) for turn in turns) for turns in blocks
     ]
     interval = interval_of_mean(logs, CONFIDENCE)
-    bounds = interval and [-math.expm1(interval.high), -math.expm1(interval.low)]
+    bounds = interval and [1 - math.exp(interval.high), 1 - math.exp(interval.low)]
     return {
-        "saving": -math.expm1(statistics.fmean(logs)),
+        "saving": 1 - math.exp(statistics.fmean(logs)),
         "saving_interval": bounds,
         "half_width": bounds and (bounds[1] - bounds[0]) / 2,
     }
