@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import ValidationError
+from torch import nn
 
 from oelm import surgery
 from oelm.data.prepare import default_directory
-from oelm.errors import CheckpointError, NotCarriedOut, UsageError
+from oelm.errors import CheckpointError, UsageError
 from oelm.models.gpt import GPT
+from oelm.runner.bind import bound
+from oelm.runner.tasks import build_model
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
@@ -24,7 +28,7 @@ Which = Literal["latest", "best"]
 class Restored:
     """A model with the run it comes from."""
 
-    model: GPT
+    model: nn.Module
     run: RunSpec
     state: dict[str, Any]
 
@@ -51,10 +55,7 @@ def restore(path: Path, which: Which = "latest") -> Restored:
         run = RunSpec.model_validate(checkpoint.state["spec"])
     except (KeyError, ValidationError) as error:
         raise CheckpointError(f"{directory} does not say what run it is of: {error}") from error
-    if not isinstance(run.model, GPTSpec):
-        raise NotCarriedOut(f"restoring a {run.model.kind!r} model is not carried out yet.")
-    vocab_size = checkpoint.model["token_embedding.weight"].shape[0]
-    model = GPT(run.model.model_copy(update={"vocab_size": vocab_size}), run.seed)
+    model = _built(run, checkpoint)
     surgery.apply(model, run.method, seed=run.seed)
     load_into(model, checkpoint.model, str(directory))
     step = checkpoint.state["progress"]["step"]
