@@ -19,7 +19,7 @@ from oelm.runner.tasks import build_model
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
-from oelm.train.checkpoint import STATE, load_into, read_checkpoint
+from oelm.train.checkpoint import STATE, Checkpoint, load_into, read_checkpoint
 
 Which = Literal["latest", "best"]
 
@@ -33,6 +33,16 @@ class Restored:
     state: dict[str, Any]
 
     @property
+    def gpt(self) -> GPT:
+        """The model, where it is our GPT and writes text."""
+        if not isinstance(self.model, GPT) or self.model.classifier is not None:
+            raise UsageError(
+                f"the run's model is a classifier of {self.run.data.corpus!r}, and one that writes text was asked for. "
+                "Give the folder of a run trained on text."
+            )
+        return self.model
+
+    @property
     def data_directory(self) -> Path:
         """Where the token files of the run's text, and its tokenizer, lie."""
         if not isinstance(self.run.data, DataSpec):
@@ -42,7 +52,10 @@ class Restored:
 
 
 def restore(path: Path, which: Which = "latest") -> Restored:
-    """Load the model of a run's folder, or of one checkpoint's, with its method on it and its frozen weights proved."""
+    """Load the model of a run's folder, or of one checkpoint's, with its method on it and its frozen weights proved.
+
+    A classifier takes its labels and its vocabulary from its data, which must be there.
+    """
     directory = path if (path / STATE).exists() else path / "checkpoints" / which
     try:
         checkpoint = read_checkpoint(directory)
@@ -61,3 +74,11 @@ def restore(path: Path, which: Which = "latest") -> Restored:
     step = checkpoint.state["progress"]["step"]
     surgery.FreezeSchedule(model, run.train.steps).restore(step - 1, checkpoint.state["freezing"])
     return Restored(model.eval(), run, checkpoint.state)
+
+
+def _built(run: RunSpec, checkpoint: Checkpoint) -> nn.Module:
+    """Build the model of a checkpoint."""
+    if isinstance(run.data, DataSpec) and isinstance(run.model, GPTSpec):
+        vocab_size = checkpoint.model["token_embedding.weight"].shape[0]
+        return GPT(run.model.model_copy(update={"vocab_size": vocab_size}), run.seed)
+    return build_model(*bound(run), torch.device("cpu"))

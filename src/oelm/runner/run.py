@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import filelock
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
 from oelm import surgery
-from oelm.errors import RunFailed, RunLocked, UsageError
+from oelm.errors import RunFailed, UsageError
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
 from oelm.models.families import architecture_of
@@ -24,6 +23,7 @@ from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_timing
 from oelm.runner.bind import Data
 from oelm.runner.bind import bound as bound
+from oelm.runner.claim import claimed
 from oelm.runner.language import LanguageTask
 from oelm.runner.observe import RunObserver
 from oelm.runner.recorder import Recorder
@@ -64,7 +64,9 @@ def execute(
         )
     torch.set_num_threads(run.train.threads)
     keep_large_blocks()
-    with world(run.train.device) as here, locked(directory, here), listening() as stop:
+    with world(run.train.device) as here, listening() as stop, ExitStack() as held:
+        if here.leads:
+            held.enter_context(claimed(directory, threads=run.train.threads, device=str(here.device)))
         done = finished(run, directory)
         if done is not None:
             return done
@@ -73,31 +75,6 @@ def execute(
             recorder.write("running")
             checkpoints = make_checkpoints(directory / "checkpoints", fingerprint(run), run.model_dump(mode="json"))
             return _carry_out(run, data, recorder, checkpoints, stop, quiet=quiet)
-
-
-@contextmanager
-def locked(directory: Path, here: World) -> Iterator[None]:
-    """Hold a run's directory; the lock goes with the process, however it dies."""
-    if not here.leads:
-        yield
-        return
-    lock = filelock.FileLock(directory / ".lock", timeout=0)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except filelock.Timeout:
-        raise RunLocked(
-            f"another live process is working in {directory}. Wait for it, stop it, or use another folder."
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"the run was to be kept in {directory}, which cannot be written to ({error.strerror}). "
-            "Give another folder."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager
