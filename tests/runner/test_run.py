@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from oelm.errors import BadData, OelmError, RunFailed, RunLocked, UsageError
 from oelm.models.gpt import GPT
 from oelm.record.store import read_metrics, read_record
+from oelm.runner.bind import bound
 from oelm.runner.restore import restore
-from oelm.runner.run import bound
 from oelm.spec.model import GPTSpec
 
 from .conftest import carried_out, forked, killed_at

@@ -158,7 +158,9 @@ def _read_rows(part: Part, rows: _Raw, labels: tuple[str, ...], notes: list[str]
         texts.append(columns)
         known.append(numbers[name])
     if not known:
-        raise BadData(f"none of the {len(rows)} rows of the {part} part has both text and label; there is nothing to do.")
+        raise BadData(
+            f"none of the {len(rows)} rows of the {part} part has both text and label; there is nothing to do."
+        )
     if hidden:
         notes.append(f"{hidden:,} of {len(rows):,} {part} rows have no label and are left out.")
     if empty:
@@ -177,7 +179,9 @@ def _draw_missing(splits: dict[Split, LabelledText], spec: ExamplesSpec, notes: 
         if split in splits:
             continue
         if not wanted:
-            raise BadData(f"{total} rows are too few to draw a {split} split from. Give at least 5, or a file of its own.")
+            raise BadData(
+                f"{total} rows are too few to draw a {split} split from. Give at least 5, or a file of its own."
+            )
         train = splits["train"]
         groups: dict[str, list[int]] = {}
         for row, texts in enumerate(train.texts):
@@ -189,7 +193,9 @@ def _draw_missing(splits: dict[Split, LabelledText], spec: ExamplesSpec, notes: 
             drawn += groups[group]
         left = sorted(set(range(len(train))) - set(drawn))
         splits[split], splits["train"] = train.taken(sorted(drawn)), train.taken(left)
-        notes.append(f"{len(drawn):,} rows are drawn from training for {split}, none of whose first texts is left in it.")
+        notes.append(
+            f"{len(drawn):,} rows are drawn from training for {split}, none of whose first texts is left in it."
+        )
 
 
 def _rank(seed: int, split: str, group: str) -> bytes:
@@ -206,9 +212,9 @@ def _limit(splits: dict[Split, LabelledText], spec: ExamplesSpec) -> None:
 def _count_duplicates(splits: Mapping[Split, LabelledText], notes: list[str]) -> None:
     seen = Counter(_key(texts) for texts in splits["train"].texts)
     for split in ("val", "test"):
-        shared = sum(1 for texts in splits[split].texts if _key(texts) in seen)  # type: ignore[index]
+        shared = sum(1 for texts in splits[split].texts if _key(texts) in seen)
         if shared:
-            share = shared / len(splits[split])  # type: ignore[index]
+            share = shared / len(splits[split])
             notes.append(f"{shared:,} {split} rows ({share:.1%}) stand in the training split too; they are kept.")
 
 

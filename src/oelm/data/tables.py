@@ -53,7 +53,7 @@ def _text(path: Path) -> str:
 
 
 def _json_rows(path: Path, text: str) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue

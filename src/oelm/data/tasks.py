@@ -66,7 +66,9 @@ def corpus_of(spec: ExamplesSpec) -> LabelledCorpus:
             "Any other takes the names of its columns: data.texts (one or two) and data.label.",
         )
     if spec.corpus != "xnli" and spec.language != "en":
-        raise UsageError(f"data.language={spec.language!r} was asked for, but {spec.corpus} has no languages; XNLI has.")
+        raise UsageError(
+            f"data.language={spec.language!r} was asked for, but {spec.corpus} has no languages; XNLI has."
+        )
     hub = known.hub if known else (_hub_name(spec.corpus) if "/" in spec.corpus else None)
     if spec.corpus == "xnli" and hub is not None:
         hub = HubCorpus(hub.repository, spec.language)
@@ -121,10 +123,10 @@ def roles_of(parts: Iterable[Part]) -> dict[Split, Part]:
     if "heldout" in found:
         roles["val"] = "heldout"
         reported = found & {"val", "test"}
-        return roles | ({"test": reported.pop()} if reported else {})  # type: ignore[return-value]
+        return roles | ({"test": reported.pop()} if reported else {})
     if {"val", "test"} <= found:
         return roles | {"val": "val", "test": "test"}
-    return roles | ({"test": (found - {"train"}).pop()} if found - {"train"} else {})  # type: ignore[return-value]
+    return roles | ({"test": (found - {"train"}).pop()} if found - {"train"} else {})
 
 
 def column(table: Mapping[str, object], names: tuple[str, ...], where: str) -> str:

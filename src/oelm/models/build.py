@@ -116,7 +116,7 @@ def spec_of(name: str, labels: int | None = None) -> ModelSpec:
     """Return the spec that a name on a command line stands for.
 
     Raises:
-        UnknownName: neither a size, nor a configuration, nor a packaged model, nor a directory, nor the form of a hub name.
+        UnknownName: neither a size, nor a configuration, nor a package, nor a directory, nor the form of a hub name.
 
     """
     if name in GPT_SIZES:

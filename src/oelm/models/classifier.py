@@ -76,7 +76,9 @@ class Classifier(nn.Module):
     def __init__(self, model: nn.Module, pad: int) -> None:
         super().__init__()
         self.model = model
-        self._takes_kinds = not isinstance(model, GPT) and "token_type_ids" in inspect.signature(model.forward).parameters
+        self._takes_kinds = (
+            not isinstance(model, GPT) and "token_type_ids" in inspect.signature(model.forward).parameters
+        )
         config: Any = getattr(model, "config", None)
         if config is not None and config.pad_token_id is None:
             config.pad_token_id = pad  # decoders look for the last token that is none

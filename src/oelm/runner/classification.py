@@ -28,22 +28,17 @@ SHOWN = 12
 """How many test rows are written for people to read."""
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What a model says of every row of a split, in the split's order."""
+@dataclass(frozen=True, kw_only=True)
+class Judged(Measured):
+    """A split measured, with what the model said of each of its rows, in the split's order."""
 
-    losses: npt.NDArray[np.float64]
     predicted: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
 
     @property
     def correct(self) -> npt.NDArray[np.bool_]:
         """Whether each row's label is the predicted one."""
-        return self.predicted == self.labels
-
-    def measured(self) -> Measured:
-        """Sum up."""
-        return Measured(float(self.losses.mean()), float(self.correct.mean()), macro_f1(self.predicted, self.labels))
+        return np.equal(self.predicted, self.labels)
 
 
 def macro_f1(predicted: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> float:
@@ -86,30 +81,27 @@ class ClassificationTask:
         """Measure the fixed part of validation that is looked at along the way."""
         return self.measure(model, "val", self.run.train.eval_tokens)
 
-    def measure(self, model: nn.Module, split: Split, limit: int | None = None) -> Measured:
-        """Measure a whole split, or about `limit` tokens of it."""
-        return self.judge(model, split, limit).measured()
-
     @torch.no_grad()
-    def judge(self, model: nn.Module, split: Split, limit: int | None = None) -> Judgement:
-        """Ask the model for every row of a split."""
+    def measure(self, model: nn.Module, split: Split, limit: int | None = None) -> Judged:
+        """Measure a whole split, or about `limit` tokens of it."""
         encoded, pad = self.examples.splits[split], self.examples.encoder.pad
         found: list[tuple[npt.NDArray[np.int64], Tensor, Tensor]] = []
         was_training = model.training
         classifier = Classifier(model, pad).eval()
         try:
             for rows, batch in in_order_of_length(encoded, batch_size=EVALUATION_BATCH, pad=pad, limit=limit):
-                *inputs, labels = (tensor.to(self.device) for tensor in batch)
+                *inputs, truth = (tensor.to(self.device) for tensor in batch)
                 with autocast(self.device, self.run.train.precision):
                     logits = classifier.logits(*inputs).float()
-                found.append((rows, F.cross_entropy(logits, labels, reduction="none").cpu(), logits.argmax(1).cpu()))
+                found.append((rows, F.cross_entropy(logits, truth, reduction="none").cpu(), logits.argmax(1).cpu()))
         finally:
             model.train(was_training)
         rows = np.concatenate([each[0] for each in found])
         order = np.argsort(rows)
-        losses = torch.cat([each[1] for each in found]).double().numpy()[order]
-        predicted = torch.cat([each[2] for each in found]).numpy()[order]
-        return Judgement(losses, predicted, encoded.labels[rows[order]])
+        loss = torch.cat([each[1] for each in found]).double().mean().item()
+        predicted, labels = torch.cat([each[2] for each in found]).numpy()[order], encoded.labels[rows[order]]
+        accuracy, score = float((predicted == labels).mean()), macro_f1(predicted, labels)
+        return Judged(loss, accuracy, score, predicted=predicted, labels=labels)
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -133,9 +125,9 @@ class ClassificationTask:
             notes=self.examples.notes,
         )
 
-    def write_artefacts(self, directory: Path, model: nn.Module) -> None:
+    def write_artefacts(self, directory: Path, _model: nn.Module, judged: Measured | None) -> None:
         """Write which test rows are right, for paired comparisons, and some of them for people."""
-        judged = self.judge(model, "test")
+        assert isinstance(judged, Judged)  # noqa: S101  (labelled text has a test split, and this task measured it)
         right = {"kind": "examples", "correct": judged.correct.astype(int).tolist()}
         write_atomically(directory / TEST_LOSSES, json.dumps(right) + "\n")
         texts, names = self.examples.texts.splits["test"].texts, self.examples.labels

@@ -88,7 +88,7 @@ class LanguageTask:
             tokens={split: self.tokens.num_tokens(split) for split in self.tokens.splits},
         )
 
-    def write_artefacts(self, directory: Path, model: nn.Module) -> None:
+    def write_artefacts(self, directory: Path, model: nn.Module, _test: Measured | None) -> None:
         """Write what the heads look at, and continuations of some validation windows."""
         assert isinstance(model, GPT)  # noqa: S101  (what this task builds)
         ids, _ = self.batches.batch(0, slice(0, 4))

@@ -22,7 +22,6 @@ from oelm.record.schema import CostRecord, ParametersRecord, ResultRecord, RunRe
 from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_timing
 from oelm.runner.bind import Data
-from oelm.runner.bind import bound as bound
 from oelm.runner.claim import claimed
 from oelm.runner.language import LanguageTask
 from oelm.runner.observe import RunObserver
@@ -157,9 +156,7 @@ def _training(
     return Training(model, task, run.train, run.seed, optimizer, freezing, checkpoints, here, observer, stop)
 
 
-def _conclude(
-    model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Recorder, observer: Observer
-) -> RunRecord:
+def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Recorder, observer: Observer) -> RunRecord:
     """Prove what was frozen, measure the whole splits, write everything down."""
     progress, here = recorder.progress, recorder.world
     hashes = surgery.verify_frozen(model)
@@ -194,10 +191,10 @@ def _conclude(
             steps_per_epoch=task.steps_per_epoch,
             wall_seconds=recorder.wall_seconds,
         )
-        task.write_artefacts(recorder.directory, model)
+        task.write_artefacts(recorder.directory, model, test)
     return recorder.write("complete")
 
 
 def _in_words(measured: Measured) -> str:
-    loss = f"loss {measured.loss:.4f}"
-    return loss if measured.accuracy is None else f"{loss}, accuracy {measured.accuracy:.2%}, F1 {measured.macro_f1:.4f}"
+    judged = "" if measured.accuracy is None else f", accuracy {measured.accuracy:.2%}, F1 {measured.macro_f1:.4f}"
+    return f"loss {measured.loss:.4f}{judged}"
