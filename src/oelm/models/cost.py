@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import cast
 
 from torch import nn
 
+from oelm.method.projection import Projection
+from oelm.method.repair import Fold
 from oelm.models.families import architecture_of
-from oelm.models.gpt import GPT
+from oelm.models.gpt import GPT, Block
 from oelm.models.sliced import SlicedLinear
 
 ADAM_MOMENTS = 2
@@ -50,10 +53,16 @@ def training_cost(model: GPT, sequences: int, length: int) -> Cost:
     for projection in architecture_of(model).projections(model):
         product = 2 * tokens * projection.weight.numel()
         trains = projection.weight.requires_grad
+        fold = _fold(model, projection)
+        differentiated = trains or fold is not None  # what is folded into a weight has its gradient from the weight's
         reads_only = isinstance(projection.module, SlicedLinear) and not trains
         forward[projection.role] += 0 if reads_only else product
-        backward[projection.role] += (0 if reads_only else product) + (product if trains else 0)
-        removed += 3 * product if reads_only else (0 if trains else product)
+        backward[projection.role] += (0 if reads_only else product) + (product if differentiated else 0)
+        removed += 3 * product if reads_only else (0 if differentiated else product)
+        if fold is not None:
+            once, back = _folding(fold, projection)
+            forward["repair"] += once
+            backward["repair"] += back
     spec = model.spec
     if any(block.attention.q is not None for block in model.blocks):  # type: ignore[union-attr]
         scores = 2 * tokens * length * spec.num_heads * spec.qk_size * spec.num_layers
@@ -67,6 +76,24 @@ def training_cost(model: GPT, sequences: int, length: int) -> Cost:
     backward["head"] += head + (head if model.token_embedding.weight.requires_grad else 0)
     removed += 0 if model.token_embedding.weight.requires_grad else head
     return Cost(dict(forward), dict(backward), removed, *_bytes(model))
+
+
+def _fold(model: GPT, projection: Projection) -> Fold | None:
+    attention = cast("Block", model.blocks[projection.layer]).attention
+    return {"q": attention.query_fold, "k": attention.key_fold}.get(projection.role)
+
+
+def _folding(fold: Fold, projection: Projection) -> tuple[int, int]:
+    """Count the products that fold repairs into a weight, forward and backward: once a step, not per token."""
+    entries, forward, backward = projection.weight.numel(), 0, 0
+    if fold.inner_RI is not None:
+        product = 2 * entries * fold.inner_RI.shape[0]
+        forward, backward = product, 2 * product
+    if fold.core_HKK is not None:
+        product = 2 * entries * fold.head_size
+        passes_on = projection.weight.requires_grad or fold.inner_RI is not None
+        forward, backward = forward + product, backward + (2 * product if passes_on else product)
+    return forward, backward
 
 
 def _bytes(model: nn.Module) -> tuple[int, int]:

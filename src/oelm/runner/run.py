@@ -146,7 +146,9 @@ def _carry_out(
     task = language_task(run, tokens, model, here.device)
     cost = training_cost(model, run.train.batch_size, task.context)
     recorder.facts |= {
-        "parameters": ParametersRecord(total=audit.total, trainable=audit.trainable, frozen=audit.frozen),
+        "parameters": ParametersRecord(
+            total=audit.total, trainable=audit.trainable, frozen=audit.frozen, qk=audit.qk, repair=audit.repair
+        ),
         "cost": CostRecord(**asdict(cost)),
         "data": _data_record(run, tokens),
     }
