@@ -25,7 +25,12 @@ def test_freezing_qk_removes_the_published_share_of_a_medium_step():
     assert round(100 * cost.flop_share, 1) == 2.2
 
 
-@pytest.mark.parametrize("method", ["baseline", "oelm-freeze"])
+FOLDED = [
+    f"{base}+{parts}" for base in ("oelm", "baseline") for parts in ("core", "diagonal", "low-rank", "core+low-rank")
+]
+
+
+@pytest.mark.parametrize("method", ["baseline", "oelm-freeze", "oelm+bias+mix+temperature", *FOLDED])
 def test_the_count_equals_torchs_own(method, monkeypatch):
     # torch's counter does not see products in place; the plain loss does the same work in plain sight.
     monkeypatch.setattr("oelm.models.gpt.chunked_cross_entropy", plain_cross_entropy)
@@ -54,3 +59,11 @@ def test_slices_save_every_product_of_their_projections():
     oelm.apply(sliced, "oelm-slice")
     assert training_cost(sliced, 1, 16).removed_flops == 3 * training_cost(frozen, 1, 16).removed_flops
     assert training_cost(sliced, 1, 16).forward_flops["q"] == 0
+
+
+def test_a_projection_with_something_folded_in_saves_nothing_and_the_other_one_what_it_did():
+    frozen, core = GPT(NANO), GPT(NANO)
+    oelm.apply(frozen, "oelm-freeze")
+    oelm.apply(core, "oelm-core")
+    assert 2 * training_cost(core, 1, 16).removed_flops == training_cost(frozen, 1, 16).removed_flops
+    assert training_cost(core, 1, 16).forward_flops["repair"] == 2 * 2 * 32 * 32 * 8

@@ -125,7 +125,7 @@ def test_a_parametrised_name_that_is_wrong_shows_its_form(name, words):
         named_method(name)
 
 
-parts = st.lists(st.sampled_from([name for name, (_, _, default) in PARTS.items() if default]), unique=True)
+parts = st.lists(st.sampled_from([name for name, (_, _, default) in PARTS.items() if default]), min_size=1, unique=True)
 
 
 @given(parts, st.randoms())
