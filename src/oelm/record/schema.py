@@ -56,6 +56,10 @@ class ParametersRecord(Record):
     total: int
     trainable: int
     frozen: int
+    qk: int = 0
+    """Weights of Q and K, frozen or not."""
+    repair: int = 0
+    """Parameters that repairs of the logits train: to be held against `qk`."""
 
 
 class CostRecord(Record):
