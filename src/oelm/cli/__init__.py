@@ -19,6 +19,7 @@ VERBS = {
     "train": "carry out one run",
     "run": "carry out a study, and continue it where it stopped",
     "report": "compare the runs of a study and write the page",
+    "serve": "show studies and runs in a browser, live while they train",
     "evaluate": "measure a trained model on a split",
     "generate": "continue a text with a trained model",
     "export": "write a trained model as a plain Hugging Face GPT-2",

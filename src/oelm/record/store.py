@@ -12,8 +12,9 @@ from oelm.errors import BadRecord
 from oelm.files import write_atomically
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
 from oelm.spec.run import RunSpec, fingerprint
+from oelm.study import Study
 
-RECORD, METRICS = "record.json", "metrics.jsonl"
+RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 
 
 def run_directory(root: Path, run: RunSpec) -> Path:
@@ -64,6 +65,24 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
         except BadRecord as error:
             bad.append(error)
     return found, bad
+
+
+def write_study(root: Path, study: Study) -> None:
+    """Write what a study declares beside its runs, so that a reader knows how many there will be."""
+    write_atomically(root / STUDY, study.model_dump_json(indent=1) + "\n")
+
+
+def read_study(root: Path) -> Study:
+    """Read what was declared when a study was last run; say in words what is wrong with it."""
+    path = root / STUDY
+    try:
+        return Study.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. `oelm run` on the study writes it.") from error
+    except ValidationError as error:
+        raise BadRecord(
+            f"{path} does not hold a study: {error.errors()[0]['msg']}. `oelm run` on the study writes it anew."
+        ) from error
 
 
 def read_metrics(directory: Path) -> list[MetricRecord]:

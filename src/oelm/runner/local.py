@@ -19,7 +19,7 @@ from rich.table import Table
 from oelm.errors import BadRecord
 from oelm.files import write_atomically
 from oelm.record.schema import MetricRecord, RunRecord
-from oelm.record.store import METRICS, read_record, run_directory
+from oelm.record.store import METRICS, read_record, run_directory, write_study
 from oelm.runner.run import bound
 from oelm.spec.run import RunSpec
 from oelm.study import Study
@@ -54,6 +54,7 @@ def run_study(study: Study, root: Path, *, slots: int | None = None) -> int:
     Ctrl-C asks every run to save itself and waits for them.
     """
     queue = _sorted(study, root)
+    write_study(root, study)
     console = Console()
     console.print(f"{study.name}: {study.question}", highlight=False)
     if queue.done:
