@@ -50,7 +50,7 @@ TESTED_IN = {
     "cli/run": "cli/test_verbs", "cli/train": "cli/test_verbs",
     "data/encode": "data/test_prepare", "data/hub": "data/test_sources", "data/identity": "data/test_prepare",
     "data/meta": "data/test_tokens", "data/progress": "data/test_prepare", "data/vocabulary": "data/test_tokenizer",
-    "data/workspace": "data/test_prepare", "method/refuse": "test_surgery", "report/content": "report/test_page",
+    "data/workspace": "data/test_prepare", "method/refuse": "test_surgery", "report/content": "report/test_page", "report/server/views": "report/server/test_app",
     "runner/artefacts": "runner/test_run", "runner/language": "runner/test_run", "runner/local": "cli/test_verbs",
     "runner/observe": "runner/test_run", "runner/recorder": "runner/test_run", "runner/restore": "runner/test_run",
 }  # fmt: skip
@@ -59,7 +59,21 @@ TESTED_IN = {
 
 @pytest.mark.parametrize(
     "folder",
-    ["", "spec", "method", "models", "data", "train", "record", "analysis", "report", "runner", "cli", "bench"],
+    [
+        "",
+        "spec",
+        "method",
+        "models",
+        "data",
+        "train",
+        "record",
+        "analysis",
+        "report",
+        "report/server",
+        "runner",
+        "cli",
+        "bench",
+    ],
 )
 def test_every_module_has_its_tests_in_the_same_place(folder):
     for name in tree_on_disk()[folder] - {"__init__"}:
@@ -69,7 +83,17 @@ def test_every_module_has_its_tests_in_the_same_place(folder):
 
 
 @pytest.mark.parametrize(
-    "module", ["oelm", "oelm.study", "oelm.record.store", "oelm.analysis.compare", "oelm.report.page", "oelm.cli"]
+    "module",
+    [
+        "oelm",
+        "oelm.study",
+        "oelm.record.store",
+        "oelm.analysis.compare",
+        "oelm.report.page",
+        "oelm.report.server.app",
+        "oelm.cli.serve",
+        "oelm.cli",
+    ],
 )
 def test_the_paper_side_imports_without_torch_or_transformers(module):
     code = f"import sys, {module}; print([name for name in ('torch', 'transformers') if name in sys.modules])"

@@ -72,9 +72,11 @@ def main(argv: list[str]) -> int:
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens, or say what is in the way and what would do."""
+    if not 0 <= port < 1 << 16:  # the C library would take the remainder
+        raise UsageError(f"cannot listen on port {port}: ports go from 1 to 65535, and 0 takes any free one.")
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (socket.gaierror, OverflowError, UnicodeError) as error:
+    except (socket.gaierror, UnicodeError) as error:
         raise UsageError(
             f"cannot listen on {host!r}, port {port}: {error}. Take 127.0.0.1 or an address of this machine."
         ) from error

@@ -100,7 +100,7 @@ class ResultsPage:
     def compare(self, request: Request) -> Any:
         """Answer how some runs differ."""
         keys = list(dict.fromkeys(request.query_params.getlist("run")))
-        return compare_view(self.index, [self._named(key) for key in keys])
+        return compare_view([self._named(key) for key in keys])
 
     def curve(self, request: Request) -> Any:
         """Answer a curve: what is new in it, or a part of it in finer grain."""

@@ -116,7 +116,9 @@ class Curves:
         """Return the part of a curve between two steps, with one neighbour on each side, in as fine a grain as fits."""
         with self._lock:
             curve, _ = self._read(directory)
-            return {kind: line.chosen(thinned(line.loss, _within(line, first, last))) for kind, line in curve.lines.items()}
+            return {
+                kind: line.chosen(thinned(line.loss, _within(line, first, last))) for kind, line in curve.lines.items()
+            }
 
     def _read(self, directory: Path) -> tuple[Curve, bool]:
         curve = self._known.pop(directory, None) or Curve(next(self._generations))

@@ -133,6 +133,7 @@ class Index:
         record, reason = (known.record, known.reason) if known else (None, None)
         if known is None or known.seen.record != seen.record:
             record, reason = _read(self.folder, seen.directory)
+            reason = reason and reason.replace(f"{self.folder.root}{os.sep}", "")
         newest = _newest(self.folder, seen.directory)
         study = self.folder.key(seen.directory.parent) if key else ""
         row = {
@@ -142,7 +143,9 @@ class Index:
         return Run(seen, record, reason, row, self._next())
 
     def _look_at_studies(self) -> None:
-        folders = {run.row["study"]: run.seen.directory.parent if key else self.folder.root for key, run in self.runs.items()}
+        folders = {
+            run.row["study"]: run.seen.directory.parent if key else self.folder.root for key, run in self.runs.items()
+        }
         studies = {}
         for key, directory in folders.items():
             known = self.studies.get(key) or StudyFolder(directory)

@@ -79,7 +79,7 @@ def run_view(index: Index, run: Run) -> dict[str, Any]:
     }
 
 
-def compare_view(index: Index, runs: Sequence[Run]) -> dict[str, Any]:
+def compare_view(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the rows of some runs, their numbers, and the fields in which they differ."""
     if len(runs) > MOST_COMPARED:
         raise UsageError(f"{len(runs)} runs were chosen, and at most {MOST_COMPARED} are compared. Choose fewer.")

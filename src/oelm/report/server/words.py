@@ -33,15 +33,14 @@ WORDS: dict[str, tuple[str, str]] = {
     "loose": ("runs without a study", "不属于研究的运行"),
     "progress": ("{done}/{all}, {percent} %", "{done}/{all}，{percent}%"),
     "report": ("Report", "报告"),
-    "show_all": ("Show all studies", "显示全部研究"),
     "filter": ("Filter", "筛选"),
     "filter_hint": ("arm, study, seed:1, failed ...", "实验组、研究、seed:1、failed……"),
     "sort_by": ("Sort by", "排序"),
     "shown_of": ("{shown} of {all} runs", "{all} 次运行中的 {shown} 次"),
     "nothing_matches": ("No run matches this filter.", "没有符合筛选条件的运行。"),
     "no_runs": (
-        "There is no run in this folder yet. `oelm run studies/demo.py` makes some; they appear here by themselves.",
-        "该目录中还没有运行。执行 `oelm run studies/demo.py` 即可开始；新运行会自动出现在这里。",
+        "There is no run in this folder yet. oelm run studies/demo.py makes some; they appear here by themselves.",
+        "该目录中还没有运行。执行 oelm run studies/demo.py 即可开始；新运行会自动出现在这里。",
     ),
     "problems": ("Places that were not read", "未读取的位置"),
     "chosen": ("{n} chosen", "已选 {n} 个"),
@@ -55,6 +54,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "arm": ("arm", "实验组"),
     "study": ("study", "研究"),
     "seed": ("seed", "种子"),
+    "run_name": ("{name}, seed {seed}", "{name}，种子 {seed}"),
     "status": ("status", "状态"),
     "step": ("step", "步数"),
     "loss": ("validation loss", "验证损失"),
@@ -72,8 +72,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "unreadable": ("unreadable", "无法读取"),
     "not_begun": ("not begun", "未开始"),
     "silent_note": (
-        "It says that it runs, but has written nothing for {time}. Perhaps its process was killed; running it again "
-        "continues it.",
+        (
+            "It says that it runs, but has written nothing for {time}. Perhaps its process was killed; running it "
+            "again continues it."
+        ),
         "记录显示正在运行，但已有{time}没有写入。进程可能已被终止；重新运行即可继续。",
     ),
     "dirty": ("from a source tree with uncommitted changes", "源代码含未提交的修改"),
@@ -94,7 +96,10 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "plot_label": ("Loss against {x}, {n} lines", "损失随{x}的变化，共 {n} 条线"),
     "no_curve": ("There is no curve yet.", "暂无曲线。"),
-    "diverged": ("{run}: the {kind} loss is no finite number at step {step}", "{run}：第 {step} 步的{kind}损失不是有限的数"),
+    "diverged": (
+        "{run}: the {kind} loss is no finite number at step {step}",
+        "{run}：第 {step} 步的{kind}损失不是有限的数",
+    ),
     # Run
     "no_such_run": ("There is no such run.", "没有这个运行。"),
     "why_unreadable": ("Why it cannot be read", "无法读取的原因"),
@@ -120,7 +125,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "parameters": ("parameters", "参数"),
     "parameters_parts": ("{total}: {trainable} trained, {frozen} frozen", "{total}：训练 {trainable}，冻结 {frozen}"),
     "data": ("data", "数据"),
-    "data_parts": ("{corpus}, {tokens} training tokens, vocabulary {vocab}", "{corpus}，训练词元 {tokens}，词表 {vocab}"),
+    "data_parts": (
+        "{corpus}, {tokens} training tokens, vocabulary {vocab}",
+        "{corpus}，训练词元 {tokens}，词表 {vocab}",
+    ),
     "frozen_hashes": ("frozen tensors", "冻结张量"),
     "frozen_verified": ("{n}, hashed when the run ended", "{n} 个，运行结束时已校验哈希"),
     "removed_flops": ("removed FLOPs", "省去的 FLOPs"),
@@ -149,10 +157,12 @@ WORDS: dict[str, tuple[str, str]] = {
     "differing": ("Where their specs differ", "配置的不同之处"),
     "no_difference": ("Their specs are the same in every field.", "所有字段的配置都相同。"),
     "not_verdict": (
-        "This page shows; it does not judge. Whether a difference means anything is for `oelm report`, which pairs "
-        "seeds and refuses unfair comparisons.",
-        "本页只作展示，不作判断。差异是否有意义，由 `oelm report` 判定：它按种子配对，并拒绝不公平的比较。",
+        (
+            "This page shows; it does not judge. Whether a difference means anything is for oelm report, which pairs "
+            "seeds and refuses unfair comparisons."
+        ),
+        "本页只作展示，不作判断。差异是否有意义，由 oelm report 判定：它按种子配对，并拒绝不公平的比较。",
     ),
     "field": ("field", "字段"),
     "remove": ("Remove {run}", "移除 {run}"),
-}  # fmt: skip
+}

@@ -6,7 +6,7 @@ import { scale, short } from "./scale.js";
 const KINDS = { val: "validation", train: "training" };
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "12 3", "4 2 1 2", "1 4"];
 const COLOURS = 7;
-const MARGIN = { top: 26, right: 14, bottom: 34, left: 50 };
+const MARGIN = { top: 26, right: 22, bottom: 34, left: 50 };
 const TOLD = 14; // values listed beside the pointer
 
 export class Chart {

@@ -17,7 +17,7 @@ function finals({ rows, results, now }) {
   const others = [...new Set(results.flatMap((result) => Object.keys(result)))].filter((name) => !(name in own) && name !== "val_loss");
   const shownAs = (name, value) => (name.includes("perplexity") ? perplexity(value) : name.endsWith("_bytes") ? `${number(value / 2 ** 20, 1)} MiB` : number(value));
   const head = el("tr", {}, el("th", { scope: "col" }, say("run")), Object.keys(own).map((key) => el("th", { scope: "col", class: key === "status" ? null : "number" }, say(key))),
-    others.map((name) => el("th", { scope: "col", class: "number" }, name.replaceAll("_", " "))), el("th", {}));
+    others.map((name) => el("th", { scope: "col", class: "number" }, name.replace(/_bytes$/, "").replaceAll("_", " "))), el("th", {}));
   const body = rows.map((row, n) => el("tr", {},
     el("th", { scope: "row" }, swatch(chart.series[n]), runLink(row), row.reason ? el("span", { class: "reason" }, row.reason) : null),
     Object.entries(own).map(([key, cell]) => el("td", { class: key === "status" ? null : "number" }, cell(row))),

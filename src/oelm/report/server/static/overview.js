@@ -19,7 +19,7 @@ const value = (x) => (x === null || x === undefined ? null : Number(x));
 
 const COLUMNS = [
   { key: "arm", by: (row) => nameOf(row), cell: nameCell, first: "up" },
-  { key: "study", by: (row) => row.study, cell: (row) => row.study || say("none"), first: "up" },
+  { key: "study", by: (row) => row.study, cell: (row) => el("span", { title: row.study }, row.study || say("none")), first: "up" },
   { key: "seed", by: (row) => value(row.seed), cell: (row) => row.seed ?? say("none"), numeric: true, first: "up" },
   { key: "status", by: (row) => stateOf(row, now()), cell: (row) => badge(stateOf(row, now())), first: "up" },
   { key: "step", by: (row) => value(row.step), cell: stepCell, numeric: true },
@@ -32,7 +32,7 @@ const COLUMNS = [
 
 function nameCell(row) {
   const link = el("a", { href: address("/run", [["run", row.id]]) }, nameOf(row));
-  return row.reason ? [link, el("span", { class: "reason" }, row.reason)] : [link];
+  return row.reason ? [link, el("span", { class: "reason", title: row.reason }, row.reason)] : [link];
 }
 
 function stepCell(row) {
@@ -88,7 +88,7 @@ function headings() {
     const sorted = active ? (view.down ? "descending" : "ascending") : null;
     return el("th", { scope: "col", class: `${key}${numeric ? " number" : ""}`, "aria-sort": sorted },
       el("button", { type: "button", "data-sort": key, onclick: () => { sortBy(key); byId("runs").querySelector(`[data-sort=${key}]`).focus(); } },
-        say(key), el("span", { class: "arrow", "aria-hidden": "true" }, active ? (view.down ? "↓" : "↑") : "")));
+        say(key), active ? el("span", { "aria-hidden": "true" }, view.down ? "\u00a0↓" : "\u00a0↑") : null));
   });
   replace(byId("runs").tHead, el("tr", {}, el("th", { class: "pick" }, all), cells));
   const options = COLUMNS.flatMap(({ key }) => [false, true].map((down) =>
@@ -99,7 +99,7 @@ function headings() {
 function line(row) {
   const box = el("input", { type: "checkbox", "aria-label": say("choose", { run: fullName(row) }), onchange: (event) => choose(row.id, event.target.checked) });
   box.checked = chosen.has(row.id);
-  return el("tr", { "data-id": row.id },
+  return el("tr", { "data-id": row.id, class: row.arm === undefined ? "unread" : null },
     el("td", { class: "pick" }, box),
     COLUMNS.map(({ key, cell, numeric }) =>
       el(key === "arm" ? "th" : "td", { scope: key === "arm" ? "row" : null, class: `${key}${numeric ? " number" : ""}`, "data-label": say(key) }, [cell(row)].flat())));
@@ -149,7 +149,7 @@ function studies(found) {
     const others = Object.entries(study.states).filter(([state]) => state !== "complete").map(([state, n]) => el("span", { class: `state ${state}` }, `${n} ${say(state)}`));
     const active = view.study === study.id;
     return el("li", { class: active ? "active" : null },
-      el("button", { type: "button", class: "study", "data-study": study.id, "aria-pressed": String(active), onclick: () => pickStudy(active ? null : study.id, found) }, study.name),
+      el("button", { type: "button", class: "name", "data-study": study.id, "aria-pressed": String(active), onclick: () => pickStudy(active ? null : study.id, found) }, study.name),
       el("p", { class: "question" }, study.question ?? study.reason ?? (study.id === "" ? say("loose") : "")),
       el("div", { class: "meter" }, el("progress", { value: done, max: Math.max(1, study.expected), "aria-label": study.name }),
         el("span", {}, say("progress", { done, all: study.expected, percent }))),

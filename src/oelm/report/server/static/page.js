@@ -18,7 +18,7 @@ function build(node, attributes, children) {
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return node;
 }
 
@@ -76,7 +76,7 @@ export function stateOf(row, now) {
 export const badge = (state) => el("span", { class: `state ${state}` }, say(state));
 
 export const nameOf = (row) => row.label ?? row.arm ?? row.name;
-export const fullName = (row) => (row.arm === undefined ? row.name : `${nameOf(row)}, ${say("seed")} ${row.seed}`);
+export const fullName = (row) => (row.arm === undefined ? row.name : say("run_name", { name: nameOf(row), seed: row.seed }));
 
 export async function ask(path, pairs = []) {
   const response = await fetch(`${path}?${new URLSearchParams(pairs)}`, { cache: "no-store" });

@@ -54,7 +54,7 @@ function numbers({ row, result }) {
   const shown = Object.entries(found).filter(([name, value]) => value !== null && value !== undefined && name !== "val_loss");
   byId("numbers-section").hidden = shown.length === 0;
   replace(byId("numbers"), shown.map(([name, value]) => el("div", {},
-    el("dt", {}, TITLES.includes(name) || name === "loss" ? say(name) : name.replaceAll("_", " ")),
+    el("dt", {}, TITLES.includes(name) || name === "loss" ? say(name) : name.replace(/_bytes$/, "").replaceAll("_", " ")),
     el("dd", {}, name.includes("perplexity") ? perplexity(value) : name.endsWith("_bytes") ? `${number(value / 2 ** 20, 1)} MiB` : name === "tokens_per_second" ? whole(value) : number(value)))));
 }
 
