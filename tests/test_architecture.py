@@ -50,8 +50,8 @@ TESTED_IN = {
     "cli/run": "cli/test_verbs", "cli/train": "cli/test_verbs",
     "data/encode": "data/test_prepare", "data/hub": "data/test_sources", "data/identity": "data/test_prepare",
     "data/meta": "data/test_tokens", "data/progress": "data/test_prepare", "data/vocabulary": "data/test_tokenizer",
-    "data/workspace": "data/test_prepare", "method/refuse": "test_surgery", "report/content": "report/test_page",
-    "report/server/views": "report/server/test_app",
+    "data/workspace": "data/test_prepare", "method/refuse": "test_surgery", "models/trace": "models/test_cost",
+    "report/content": "report/test_page", "report/server/views": "report/server/test_app",
     "runner/artefacts": "runner/test_run", "runner/language": "runner/test_run", "runner/local": "cli/test_verbs",
     "runner/observe": "runner/test_run", "runner/recorder": "runner/test_run", "runner/restore": "runner/test_run",
 }  # fmt: skip

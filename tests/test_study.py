@@ -9,7 +9,7 @@ from oelm.errors import InvalidSpec, UnknownName, UsageError
 from oelm.spec.method import METHODS
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec, fingerprint
-from oelm.study import Arm, Study, load_study, replaced
+from oelm.study import Arm, Listing, Study, load_study, replaced
 
 BASE = RunSpec(model=GPT_SIZES["nano"])
 
@@ -97,3 +97,47 @@ def test_a_study_file_that_is_wrong_is_told_in_words(tmp_path, text, words):
 def test_a_missing_study_file_says_what_one_is():
     with pytest.raises(UsageError, match=r"studies/demo\.py"):
         load_study(Path("nowhere.py"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tuned": {"train.learning_rate": (1e-3,)}}, "tuning_seeds"),
+        ({"tuned": {"train.learning_rate": ()}, "tuning_seeds": (9,)}, "is empty"),
+        ({"tuned": {"train.learning_rate": (1e-3,)}, "tuning_seeds": (0,)}, "fresh seeds"),
+        ({"tuned": {"train.steps": (10,)}, "axes": {"train.steps": (10,)}, "tuning_seeds": (9,)}, "axis and tuned"),
+        ({"family": ("nobody",)}, "nobody"),
+    ],
+)
+def test_stages_that_make_no_sense_are_refused_in_words(study, fields, words):
+    with pytest.raises(ValidationError, match=words):
+        Study(**{**study.__dict__, **fields})
+
+
+def test_a_tuned_field_that_no_run_has_is_refused_with_the_nearest_name(study):
+    with pytest.raises(UnknownName, match=r"train\.learning_rate"):
+        Study(**{**study.__dict__, "tuned": {"train.learning_rat": (1e-3,)}, "tuning_seeds": (9,)})
+
+
+def test_a_file_may_declare_its_study_at_several_scales(tmp_path):
+    path = tmp_path / "scaled.py"
+    path.write_text(
+        "from oelm import RunSpec, Study\nfrom oelm.spec.model import named_size\n"
+        "def at(size):\n"
+        "    base = RunSpec(model=named_size(size))\n"
+        "    return Study(name='scaled-' + size, question='?', base=base, arms=('baseline',))\n"
+        "study = at('medium-512')\nscales = {'mini': at('mini')}\n"
+    )
+    assert load_study(path).name == "scaled-medium-512"
+    assert load_study(path, "mini").name == "scaled-mini"
+    with pytest.raises(UnknownName, match="Did you mean 'mini'"):
+        load_study(path, "minni")
+
+
+def test_a_listing_needs_a_label_for_every_run(study):
+    run = study.runs()[0]
+    with pytest.raises(ValidationError, match="label of its own"):
+        Listing(name="l", question="?", listed=(run,))
+    twice = tuple(run.model_copy(update={"label": label}) for label in ("A", "B"))
+    with pytest.raises(InvalidSpec, match="one run twice"):
+        Listing(name="l", question="?", listed=twice).runs()

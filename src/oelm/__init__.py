@@ -15,11 +15,14 @@ _HOME = {
     "MethodSpec": "oelm.spec.method",
     "named_method": "oelm.spec.method",
     "GPTSpec": "oelm.spec.model",
+    "ForeignSpec": "oelm.spec.model",
     "DataSpec": "oelm.spec.data",
+    "ExamplesSpec": "oelm.spec.data",
     "TrainSpec": "oelm.spec.train",
     "RunSpec": "oelm.spec.run",
     "fingerprint": "oelm.spec.run",
     "Study": "oelm.study",
+    "Listing": "oelm.study",
     "Arm": "oelm.study",
     "apply": "oelm.surgery",
     "inspect": "oelm.surgery",
@@ -48,13 +51,16 @@ if TYPE_CHECKING:
     from oelm.method.split import Fused as Fused
     from oelm.models.families import register_architecture as register_architecture
     from oelm.spec.data import DataSpec as DataSpec
+    from oelm.spec.data import ExamplesSpec as ExamplesSpec
     from oelm.spec.method import MethodSpec as MethodSpec
     from oelm.spec.method import named_method as named_method
+    from oelm.spec.model import ForeignSpec as ForeignSpec
     from oelm.spec.model import GPTSpec as GPTSpec
     from oelm.spec.run import RunSpec as RunSpec
     from oelm.spec.run import fingerprint as fingerprint
     from oelm.spec.train import TrainSpec as TrainSpec
     from oelm.study import Arm as Arm
+    from oelm.study import Listing as Listing
     from oelm.study import Study as Study
     from oelm.surgery import apply as apply
     from oelm.surgery import audit as audit

@@ -12,7 +12,8 @@
     │   └── UnusableWeight    a weight on the meta device, quantised, tied: nothing to draw into
     ├── FrozenWeightsMoved    a frozen weight no longer has the bytes it was frozen with
     ├── CheckpointError       a checkpoint that is torn, foreign or unsafe to read
-    ├── RunFailed             training diverged or broke; the record says where
+    ├── RunFailed             training broke; the record says where
+    │   └── Diverged          its loss ran away or is no number
     ├── RunLocked             another live process works in this folder
     ├── IncomparableRuns      runs that differ in more than the study declares
     └── BadRecord             a record that cannot be read, or is from a later version
@@ -87,7 +88,11 @@ class CheckpointError(OelmError):
 
 
 class RunFailed(OelmError):
-    """Training diverged or broke; the record says where."""
+    """Training broke; the record says where."""
+
+
+class Diverged(RunFailed):
+    """The loss ran away or is no number: a result, where the learning rate is what is being tuned."""
 
 
 class RunLocked(OelmError):

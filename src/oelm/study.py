@@ -1,14 +1,15 @@
 """A study: a base run, some arms and some axes, expanded to runs.
 
-Studies are Python files that bind one `Study` to the name `study`. An arm replaces the method and, for controls
-such as thin Q/K, fields of the model; an axis replaces one field of the run by each of its values; seeds pair
-the arms.
+Studies are Python files that bind a `Study` (or a `Listing`) to the name `study`, and further ones, such as the same at
+another size, to keys of the mapping `scales`. An arm replaces the method and, for controls such as thin Q/K, fields of
+the model; an axis replaces one field of the run by each of its values; seeds pair the arms.
 """
 
 from __future__ import annotations
 
 import itertools
 import runpy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,9 @@ from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec
 from oelm.spec.method import MethodSpec, named_method
 from oelm.spec.run import RunSpec, fingerprint
+
+Setting = dict[str, Any]
+"""Dotted field of a run -> the value it takes."""
 
 
 class Arm(Spec):
@@ -29,7 +33,11 @@ class Arm(Spec):
 
 
 class Study(Spec):
-    """The ablation as a value."""
+    """The ablation as a value.
+
+    Without `tuned` its runs are one stage. With it there are two: `tune` tries every arm on the same grid with seeds
+    of its own, judged on validation; `confirm` runs each arm at its own best setting with fresh seeds, judged on test.
+    """
 
     name: str
     question: str
@@ -38,8 +46,13 @@ class Study(Spec):
     reference: str = "baseline"
     """The arm that the others are compared with."""
     axes: dict[str, tuple[Any, ...]] = {}
-    """Dotted field of the run -> the values it takes."""
+    """Dotted field of the run -> the values it takes, each a comparison of its own."""
+    tuned: dict[str, tuple[Any, ...]] = {}
+    """Dotted field of the run -> the grid that every arm is tuned on."""
+    tuning_seeds: tuple[NonNegativeInt, ...] = ()
     seeds: tuple[NonNegativeInt, ...] = (0,)
+    family: tuple[str, ...] | None = None
+    """The arms whose comparisons are corrected together for being several; None: all but the reference."""
 
     @field_validator("arms", mode="before")
     @classmethod
@@ -51,39 +64,99 @@ class Study(Spec):
         names = [arm.name for arm in self.arms]
         if len(set(names)) != len(names):
             raise ValueError(f"two arms share a name in {names}")
-        if self.reference not in names:
-            raise ValueError(f"reference={self.reference!r} is none of the arms {names}")
-        for what, values in {"seeds": self.seeds, **self.axes}.items():
+        if unknown := {self.reference, *(self.family or ())} - set(names):
+            raise ValueError(f"reference or family names {sorted(unknown)}, which is none of the arms {names}")
+        for what, values in {"seeds": self.seeds, **self.axes, **self.tuned}.items():
             if not values:
                 raise ValueError(f"{what} is empty, so the study has no runs; give it at least one value")
+        if bool(self.tuned) != bool(self.tuning_seeds):
+            raise ValueError("tuned= and tuning_seeds= go together: a grid, and the seeds it is tried with")
+        if shared := set(self.seeds) & set(self.tuning_seeds):
+            raise ValueError(f"seeds {sorted(shared)} tune and confirm; a setting must be confirmed by fresh seeds")
+        if both := set(self.axes) & set(self.tuned):
+            raise ValueError(f"{sorted(both)} is an axis and tuned; an axis is reported, a tuned field chosen")
+        for field, values in {**self.axes, **self.tuned}.items():
+            replaced(self.base, field, values[0])  # a field that no run has is refused here, with the nearest name
+        return self
+
+    def cells(self) -> list[Setting]:
+        """Return every combination of the axes' values; one empty one where there are none."""
+        return _product(self.axes)
+
+    def tuning(self, cell: Setting, grid: Mapping[str, Sequence[Any]]) -> list[RunSpec]:
+        """Expand the first stage in one cell: arms within grid points within tuning seeds."""
+        return [
+            self._run(arm, {**cell, **point}, seed)
+            for seed in self.tuning_seeds
+            for point in _product(grid)
+            for arm in self.arms
+        ]
+
+    def confirming(self, chosen: Callable[[Setting, Arm], Setting]) -> list[RunSpec]:
+        """Expand the second stage, each arm at its chosen setting.
+
+        Arms within cells within seeds, so that an early stop leaves whole pairs.
+        """
+        return [
+            self._run(arm, {**cell, **chosen(cell, arm)}, seed)
+            for seed in self.seeds
+            for cell in self.cells()
+            for arm in self.arms
+        ]
+
+    def runs(self) -> list[RunSpec]:
+        """Expand a study that tunes nothing; refuse one run declared twice."""
+        if self.tuned:
+            raise InvalidSpec(
+                f"study {self.name!r} tunes {', '.join(self.tuned)}, so which runs confirm it depends on how tuning "
+                "ends; ask for its stages (oelm.record.stages) instead."
+            )
+        return distinct(self.name, self.confirming(lambda _cell, _arm: {}))
+
+    def _run(self, arm: Arm, values: Setting, seed: int) -> RunSpec:
+        run = self.base.model_copy(update={"arm": arm.name, "method": arm.method, "seed": seed})
+        for field, value in {**{f"model.{name}": value for name, value in arm.model.items()}, **values}.items():
+            run = replaced(run, field, value)
+        return run
+
+
+class Listing(Spec):
+    """Runs named one by one: for a study that is no matrix, as the published one."""
+
+    name: str
+    question: str
+    listed: tuple[RunSpec, ...]
+
+    @model_validator(mode="after")
+    def _names_every_run(self) -> Self:
+        labels = [run.label for run in self.listed]
+        if not labels or None in labels or len(set(labels)) != len(labels):
+            raise ValueError(f"each listed run needs a label of its own, and there must be some; found {labels}")
         return self
 
     def runs(self) -> list[RunSpec]:
-        """Expand to runs: arms within axis values within seeds, so that an early stop leaves whole pairs."""
-        runs = [
-            self._run(arm, dict(zip(self.axes, values, strict=True)), seed)
-            for seed in self.seeds
-            for values in itertools.product(*self.axes.values())
-            for arm in self.arms
-        ]
-        seen: dict[str, RunSpec] = {}
-        for run in runs:
-            twin = seen.setdefault(fingerprint(run), run)
-            if twin is not run:
-                raise InvalidSpec(
-                    f"study {self.name!r} declares one run twice: arms {twin.arm!r} and {run.arm!r} "
-                    f"with seed {run.seed} have the same fingerprint. Remove one of them."
-                )
-        return runs
+        """Return the runs; refuse one declared twice."""
+        return distinct(self.name, self.listed)
 
-    def _run(self, arm: Arm, values: dict[str, Any], seed: int) -> RunSpec:
-        run = self.base.model_copy(update={"arm": arm.name, "method": arm.method, "seed": seed})
-        for field, value in {
-            **{f"model.{name}": value for name, value in arm.model.items()},
-            **values,
-        }.items():
-            run = replaced(run, field, value)
-        return run
+
+AnyStudy = Study | Listing
+
+
+def distinct(study: str, runs: Iterable[RunSpec]) -> list[RunSpec]:
+    """Return the runs, or refuse two with one fingerprint."""
+    seen: dict[str, RunSpec] = {}
+    for run in runs:
+        twin = seen.setdefault(fingerprint(run), run)
+        if twin is not run:
+            raise InvalidSpec(
+                f"study {study!r} declares one run twice: {twin.label or twin.arm!r} and {run.label or run.arm!r} "
+                f"with seed {run.seed} have the same fingerprint. Remove one of them."
+            )
+    return list(seen.values())
+
+
+def _product(values: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
 
 
 def replaced(run: RunSpec, field: str, value: Any) -> RunSpec:
@@ -116,8 +189,8 @@ def _in_words(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
 
 
-def load_study(path: Path) -> Study:
-    """Read the `study` that a Python file declares."""
+def load_study(path: Path, scale: str | None = None) -> AnyStudy:
+    """Read the `study` that a Python file declares, or the one of its `scales` that is asked for."""
     if not path.is_file():
         raise UsageError(
             f"there is no study file {path}. A study is a Python file that binds `study = Study(...)`; "
@@ -131,7 +204,10 @@ def load_study(path: Path) -> Study:
         raise
     except Exception as error:
         raise UsageError(f"{path} raised {type(error).__name__} while it was read: {error}") from error
-    study = names.get("study")
-    if not isinstance(study, Study):
+    scales = names.get("scales", {})
+    if scale is not None and scale not in scales:
+        raise UnknownName(f"scale of {path}", scale, scales, "" if scales else "It declares one study only.")
+    study = names.get("study") if scale is None else scales[scale]
+    if not isinstance(study, Study | Listing):
         raise UsageError(f"{path} binds no `study`: found {type(study).__name__}. Add `study = oelm.Study(...)`.")
     return study

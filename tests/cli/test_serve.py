@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -50,17 +49,6 @@ def test_a_host_that_others_reach_is_warned_about(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
         assert "There is no password" in errors
-
-
-def test_it_starts_without_torch_in_about_the_time_that_python_takes_to_help(tmp_path: Path) -> None:
-    def seconds(*words: str) -> float:
-        began = time.perf_counter()
-        subprocess.run([sys.executable, *words], capture_output=True, check=True)
-        return time.perf_counter() - began
-
-    served = min(seconds("-c", "import uvicorn, oelm.cli.serve, oelm.report.server.app") for _ in range(3))
-    torch = min(seconds("-c", "import torch") for _ in range(2))
-    assert served < torch
 
 
 def test_a_taken_port_is_told_with_one_to_try() -> None:

@@ -15,9 +15,13 @@ from oelm.errors import OelmError, UnknownName
 # verb -> what it does; its module is oelm.cli.<verb>, with hyphens as underscores
 VERBS = {
     "inspect": "show what a method changes and freezes in a model",
+    "cost": "count what a training step costs, and what a method saves of it",
     "prepare": "turn text into token files",
     "train": "carry out one run",
     "run": "carry out a study, and continue it where it stopped",
+    "status": "show where the runs of a study stand",
+    "logs": "print what a run has said",
+    "cancel": "ask runs to save themselves and stop",
     "report": "compare the runs of a study and write the page",
     "serve": "show studies and runs in a browser, live while they train",
     "evaluate": "measure a trained model on a split",

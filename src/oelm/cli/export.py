@@ -25,13 +25,11 @@ def main(argv: list[str]) -> int:
     """Parse and write."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm export")
 
-    from oelm.data.prepare import default_directory
     from oelm.interop.export import export
     from oelm.runner.restore import restore
 
     restored = restore(arguments.run, arguments.checkpoint)
-    data = restored.run.data.directory or default_directory(restored.run.data)
-    folder = data.parent if data.suffix == ".bin" else data
+    folder = restored.data_directory
     export(restored.model, arguments.out, folder if folder.is_dir() else None)
     print(f"{arguments.out}: load it with transformers' AutoModelForCausalLM.from_pretrained({str(arguments.out)!r})")
     return 0

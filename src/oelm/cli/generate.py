@@ -37,14 +37,12 @@ def main(argv: list[str]) -> int:
     """Parse, draw, print as it comes."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm generate")
 
-    from oelm.data.prepare import default_directory
     from oelm.data.tokenizer import load_tokenizer
     from oelm.models.generate import generate
     from oelm.runner.restore import restore
 
     restored = restore(arguments.run, arguments.checkpoint)
-    where = arguments.data or restored.run.data.directory or default_directory(restored.run.data)
-    tokenizer = load_tokenizer(where.parent if where.suffix == ".bin" else where)
+    tokenizer = load_tokenizer(arguments.data or restored.data_directory)
     prompt = [int(token) for token in tokenizer.encode_batch([arguments.prompt])[0]] or [tokenizer.end_of_text]
     drawn = generate(
         restored.model,

@@ -48,13 +48,13 @@ def main(argv: list[str]) -> int:
     from oelm.report.server.guard import LOCAL
 
     address = url(listening, arguments.host)
-    print(f"results of {arguments.folder}: {address}   (Ctrl-C ends it)", flush=True)
     if arguments.host not in LOCAL:
         print(
             f"oelm: warning: listening on {arguments.host}: whoever reaches this machine can read these runs, their "
             "logs and their commands. There is no password.",
             file=sys.stderr,
         )
+    print(f"results of {arguments.folder}: {address}   (Ctrl-C ends it)", flush=True)
     if arguments.open_:
         import webbrowser
 

@@ -15,6 +15,7 @@ from oelm.spec.run import NUMERICS, RunSpec
 
 SCHEMA = 1
 Status = Literal["running", "complete", "interrupted", "failed"]
+Failure = Literal["diverged", "out-of-memory", "error"]
 
 
 class Record(BaseModel):
@@ -63,9 +64,11 @@ class CostRecord(Record):
     forward_flops: dict[str, int]
     backward_flops: dict[str, int]
     removed_flops: int
-    """What freezing takes away from a step of the same model fully trained."""
+    """What the method takes away from a step of the same model fully trained."""
     weight_bytes: int
     optimizer_bytes: int
+    activation_bytes: int | None = None
+    """An estimate; None in records of before it was made."""
 
 
 class SecondsRecord(Record):
@@ -100,6 +103,11 @@ class ResultRecord(Record):
     flop_utilisation: float | None = None
     peak_memory_bytes: int
 
+    @property
+    def tuning_score(self) -> float:
+        """What tuning minimises: the loss on the whole validation split at the end of training."""
+        return self.val_loss
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def test_perplexity(self) -> float | None:
@@ -126,6 +134,8 @@ class RunRecord(Record):
     result: ResultRecord | None = None
     frozen_hashes: dict[str, str] = {}
     """Frozen tensor -> sha256 of its bytes, verified when the run ended."""
+    failure: Failure | None = None
+    """Of what kind, where the status is `failed`."""
     error: str | None = None
 
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import BadRecord
 from oelm.files import write_atomically
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
-from oelm.spec.run import RunSpec, fingerprint
-from oelm.study import Study
+from oelm.spec.run import NUMERICS, RunSpec, fingerprint
+from oelm.study import AnyStudy
 
 RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 
@@ -46,13 +46,19 @@ def read_record(directory: Path) -> RunRecord:
     if isinstance(version, int) and version > SCHEMA:
         raise BadRecord(f"{path} has schema version {version}; this program knows up to {SCHEMA}. Update oelm.")
     try:
-        return RunRecord.model_validate(plain)
+        record = RunRecord.model_validate(plain)
     except ValidationError as error:
         first = error.errors()[0]
         raise BadRecord(
             f"{path} is not a run's record: {'.'.join(map(str, first['loc']))}: {first['msg']} "
             f"({error.error_count()} problems in all)."
         ) from error
+    if record.numerics == NUMERICS and record.fingerprint != fingerprint(record.spec):
+        raise BadRecord(
+            f"{path} says it is run {record.fingerprint}, but its spec is that of {fingerprint(record.spec)}: "
+            "one of the two was changed by hand. Restore it, or move the folder away and run again."
+        )
+    return record
 
 
 def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadRecord]]:
@@ -67,16 +73,16 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
     return found, bad
 
 
-def write_study(root: Path, study: Study) -> None:
+def write_study(root: Path, study: AnyStudy) -> None:
     """Write what a study declares beside its runs, so that a reader knows how many there will be."""
     write_atomically(root / STUDY, study.model_dump_json(indent=1) + "\n")
 
 
-def read_study(root: Path) -> Study:
+def read_study(root: Path) -> AnyStudy:
     """Read what was declared when a study was last run; say in words what is wrong with it."""
     path = root / STUDY
     try:
-        return Study.model_validate_json(path.read_bytes())
+        return TypeAdapter[AnyStudy](AnyStudy).validate_json(path.read_bytes())
     except OSError as error:
         raise BadRecord(f"{path} cannot be read: {error.strerror}. `oelm run` on the study writes it.") from error
     except ValidationError as error:

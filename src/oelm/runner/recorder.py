@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from oelm.errors import Diverged
 from oelm.record.environment import environment
-from oelm.record.schema import EnvironmentRecord, RunRecord, SecondsRecord, Status
+from oelm.record.schema import EnvironmentRecord, Failure, RunRecord, SecondsRecord, Status
 from oelm.record.store import RECORD, read_record, write_record
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.train.distributed import World
@@ -46,7 +47,7 @@ class Recorder:
         """Wall time of the run so far, over all its sessions."""
         return self._earlier_seconds + time.perf_counter() - self._began
 
-    def write(self, status: Status, error: str | None = None) -> RunRecord:
+    def write(self, status: Status, error: str | None = None, failure: Failure | None = None) -> RunRecord:
         """Write the record as it stands; only the leading process does."""
         progress = self.progress
         record = RunRecord(
@@ -57,6 +58,7 @@ class Recorder:
             started=self._started,
             finished=None if status == "running" else _now(),
             step=progress.step,
+            failure=failure,
             error=error,
             seconds=SecondsRecord(
                 total=self.wall_seconds,
@@ -81,14 +83,22 @@ class Recorder:
         except KeyboardInterrupt:
             self.write("interrupted", error="interrupted at once, before the step in hand was done")
             raise
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError):  # on a full disk the record of the failure fails too; the error itself goes on
-                self.write("failed", error=traceback.format_exc())
+                self.write("failed", error=traceback.format_exc(), failure=_kind_of(error))
             raise
 
     def _where(self) -> EnvironmentRecord:
         device = torch.cuda.get_device_name() if self.world.device.type == "cuda" else "cpu"
         return environment(device, torch.__version__)
+
+
+def _kind_of(error: BaseException) -> Failure:
+    if isinstance(error, Diverged):
+        return "diverged"
+    # torch's CPU allocator raises a plain RuntimeError, told by its words alone
+    out = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return "out-of-memory" if out else "error"
 
 
 def _now() -> str:

@@ -9,8 +9,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from oelm import surgery
-from oelm.errors import CheckpointError, NotCarriedOut
+from oelm.data.prepare import default_directory
+from oelm.errors import CheckpointError, NotCarriedOut, UsageError
 from oelm.models.gpt import GPT
+from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
 from oelm.train.checkpoint import STATE, load_into, read_checkpoint
@@ -25,6 +27,14 @@ class Restored:
     model: GPT
     run: RunSpec
     state: dict[str, Any]
+
+    @property
+    def data_directory(self) -> Path:
+        """Where the token files of the run's text, and its tokenizer, lie."""
+        if not isinstance(self.run.data, DataSpec):
+            raise UsageError(f"the run was trained on labelled {self.run.data.corpus!r}, not on text to go on with.")
+        directory = self.run.data.directory or default_directory(self.run.data)
+        return directory.parent if directory.suffix == ".bin" else directory
 
 
 def restore(path: Path, which: Which = "latest") -> Restored:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import filelock
 import torch
 from safetensors import SafetensorError
 
 from oelm import surgery
 from oelm.data.prepare import prepared
 from oelm.data.tokens import TokenData, open_tokens
-from oelm.errors import BadData, NotCarriedOut, RunFailed, RunLocked, UsageError
+from oelm.errors import BadData, NotCarriedOut, RunFailed, UsageError
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
 from oelm.models.families import architecture_of
@@ -23,9 +22,11 @@ from oelm.models.gpt import GPT
 from oelm.record.schema import CostRecord, DataRecord, ParametersRecord, ResultRecord, RunRecord
 from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_artefacts
+from oelm.runner.claim import claimed
 from oelm.runner.language import LanguageTask, build_gpt, language_task
 from oelm.runner.observe import RunObserver
 from oelm.runner.recorder import Recorder
+from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.train.allocator import keep_large_blocks
@@ -38,6 +39,8 @@ from oelm.train.signals import StopWish, listening
 
 def bound(run: RunSpec) -> tuple[RunSpec, TokenData]:
     """Bind a run to its data, prepared now if need be; its fingerprint then names their bytes."""
+    if not isinstance(run.data, DataSpec):
+        raise NotCarriedOut(f"training on labelled text ({run.data.corpus!r}) is not carried out yet.")
     directory = run.data.directory or prepared(run.data)
     tokens = open_tokens(directory)
     if run.data.checksum not in (None, tokens.checksum):
@@ -63,7 +66,7 @@ def execute(
 
     Raises:
         Interrupted: the run was asked to stop and has saved itself; the same call continues it.
-        RunFailed: it diverged.
+        Diverged: the loss ran away.
         RunLocked: another process is at it.
 
     """
@@ -74,7 +77,9 @@ def execute(
         )
     torch.set_num_threads(run.train.threads)
     keep_large_blocks()
-    with world(run.train.device) as here, locked(directory, here), listening() as stop:
+    with world(run.train.device) as here, listening() as stop, ExitStack() as held:
+        if here.leads:
+            held.enter_context(claimed(directory, threads=run.train.threads, device=str(here.device)))
         done = finished(run, directory)
         if done is not None:
             return done
@@ -83,31 +88,6 @@ def execute(
             recorder.write("running")
             checkpoints = make_checkpoints(directory / "checkpoints", fingerprint(run), run.model_dump(mode="json"))
             return _carry_out(run, tokens, recorder, checkpoints, stop, quiet=quiet)
-
-
-@contextmanager
-def locked(directory: Path, here: World) -> Iterator[None]:
-    """Hold a run's directory; the lock goes with the process, however it dies."""
-    if not here.leads:
-        yield
-        return
-    lock = filelock.FileLock(directory / ".lock", timeout=0)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except filelock.Timeout:
-        raise RunLocked(
-            f"another live process is working in {directory}. Wait for it, stop it, or use another folder."
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"the run was to be kept in {directory}, which cannot be written to ({error.strerror}). "
-            "Give another folder."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

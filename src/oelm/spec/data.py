@@ -1,11 +1,11 @@
-"""Data as a value: which corpus, cut into which tokens."""
+"""Data as a value: which corpus, cut into which tokens, or into which labelled examples."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag
 
 from oelm.spec.base import NoEffect, Spec
 
@@ -19,6 +19,7 @@ class DataSpec(Spec):
     fingerprint of a run names its bytes and not merely their folder.
     """
 
+    kind: Literal["text"] = "text"
     corpus: str = "stories"
     vocab_size: Annotated[int, Field(ge=257, le=65536)] | None = None
     """The size of a byte-level BPE trained on the corpus; None: GPT-2's own vocabulary."""
@@ -32,5 +33,38 @@ class DataSpec(Spec):
     """Where the token files lie; None: the cache."""
     checksum: str | None = None
 
+
+class ExamplesSpec(Spec):
+    """Labelled text: one or two texts and a label in each row. `checksum` as for `DataSpec`."""
+
+    kind: Literal["examples"] = "examples"
+    corpus: str = "sst2"
+    language: str = "en"
+    """Which of a corpus' languages; all but XNLI have one."""
+    texts: tuple[str, ...] = ()
+    """The columns with the one or two texts; empty: the corpus' own."""
+    label: str | None = None
+    """The column with the label; None: the corpus' own."""
+    max_length: PositiveInt = 128
+    """Longer texts are cut."""
+    padding: Literal["longest", "max_length"] = "longest"
+    """Pad to the longest of a batch of about equal lengths, or (as published) everything to `max_length`."""
+    rows: PositiveInt | None = None
+    """About how many training rows to take; None: all of them."""
+    seed: NonNegativeInt = 0
+    """Of what is drawn in preparing: the rows, and the splits that a corpus lacks."""
+    source: NoEffect[Path | None] = None
+    """Local files with the corpus' splits; None: the corpus by its name."""
+    checksum: str | None = None
+
+
+def _kind(data: Any) -> str:
+    """Tell which kind of data is meant; records from before there were two do not say."""
+    return str(data.get("kind", "text") if isinstance(data, dict) else getattr(data, "kind", "text"))
+
+
+AnyDataSpec = Annotated[
+    Annotated[DataSpec, Tag("text")] | Annotated[ExamplesSpec, Tag("examples")], Discriminator(_kind)
+]
 
 Split = Literal["train", "val", "test"]

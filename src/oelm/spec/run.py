@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import NonNegativeInt
 
 from oelm.spec.base import NoEffect, Spec, digest
-from oelm.spec.data import DataSpec
+from oelm.spec.data import AnyDataSpec, DataSpec
 from oelm.spec.method import MethodSpec
 from oelm.spec.model import ModelSpec
 from oelm.spec.train import TrainSpec
@@ -22,9 +22,17 @@ class RunSpec(Spec):
     label: NoEffect[str | None] = None
     model: ModelSpec
     method: MethodSpec = MethodSpec()
-    data: DataSpec = DataSpec()
+    data: AnyDataSpec = DataSpec()
     train: TrainSpec = TrainSpec()
     seed: NonNegativeInt = 0
+
+
+def declared(run: RunSpec) -> RunSpec:
+    """Return a run as a study declares it: without what binding it to its data has filled in."""
+    train = run.train
+    if train.epochs is not None:
+        train = train.model_copy(update={"steps": TrainSpec.model_fields["steps"].default})
+    return run.model_copy(update={"data": run.data.model_copy(update={"checksum": None}), "train": train})
 
 
 def fingerprint(run: RunSpec) -> str:

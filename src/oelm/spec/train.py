@@ -15,6 +15,8 @@ class TrainSpec(Spec):
     """AdamW with warm-up and decay; how often to look; what the machine does."""
 
     steps: PositiveInt = 1000
+    epochs: PositiveFloat | None = None
+    """How often to see the training data, instead of `steps`, which are then derived when a run is bound to them."""
     batch_size: PositiveInt = 8
     """Sequences per optimiser step, over all processes and accumulated parts together."""
     accumulation: PositiveInt = 1

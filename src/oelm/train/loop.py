@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from oelm.errors import RunFailed
+from oelm.errors import Diverged
 from oelm.spec.seeds import derived_seed
 from oelm.spec.train import TrainSpec
 from oelm.train.checkpoint import Checkpoint, Checkpoints
@@ -111,7 +111,7 @@ class Training:
 
         Raises:
             Interrupted: the run was asked to stop and has saved itself.
-            RunFailed: the loss is not finite, or has stayed above where it began.
+            Diverged: the loss is not finite, or has stayed above where it began.
 
         """
         spec, progress = self.spec, self.progress
@@ -215,7 +215,7 @@ class Training:
     def _refuse_divergence(self, loss: float) -> None:
         progress = self.progress
         if not math.isfinite(loss):
-            raise RunFailed(
+            raise Diverged(
                 f"the loss of step {progress.step} is {loss}. Lower train.learning_rate "
                 f"({self.spec.learning_rate}), lengthen train.warmup_steps ({self.spec.warmup_steps}) or "
                 "use train.precision=fp32."
@@ -224,7 +224,7 @@ class Training:
             progress.first_loss = loss
         progress.bad_steps = progress.bad_steps + 1 if loss > progress.first_loss + 1 else 0
         if progress.bad_steps >= DIVERGED_STEPS:
-            raise RunFailed(
+            raise Diverged(
                 f"the run diverged: for {DIVERGED_STEPS} steps up to {progress.step} the loss was more than "
                 f"a nat above its first value {progress.first_loss:.3f}. Lower train.learning_rate."
             )

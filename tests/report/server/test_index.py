@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from oelm.record.store import METRICS, RECORD, run_directory, write_record, writ
 from oelm.report.server import index as module
 from oelm.report.server.folder import Folder
 from oelm.report.server.index import Index
-from oelm.study import Study
+from oelm.study import Listing, Study
 
 
 @pytest.fixture
@@ -148,6 +149,43 @@ def test_a_study_knows_how_many_runs_it_will_have(index: Index, study: Study, ma
     (root / "study.json").write_text(json.dumps({"name": "tiny"}))
     index.look()
     assert "does not hold a study" in (index.studies["tiny"].reason or "")
+
+
+def test_a_study_that_tunes_grows_by_what_its_runs_say(index: Index, study: Study, make_record: Any) -> None:
+    grid = {"tuned": {"train.decay": ("cosine", "linear")}, "tuning_seeds": (9,)}
+    tuned = Study.model_validate(study.model_dump() | grid)
+    root = index.folder.root / tuned.name
+    write_study(root, tuned)
+    runs = tuned.tuning({}, tuned.tuned)
+    for number, run in enumerate(runs):
+        index.look()
+        if number:
+            found = index.studies["tiny"]
+            assert (found.stage, found.expected, len(found.settled)) == ("tune", 4, number)
+        failure = {"status": "failed", "failure": "diverged", "result": None} if number == 0 else {}
+        record = make_record(run, **failure)  # a diverged run has its answer, too
+        write_record(run_directory(root, record.spec), record)
+    index.look()
+    found = index.studies["tiny"]
+    assert (found.stage, found.expected, len(found.settled)) == ("confirm", 4 + 6, 4)
+
+
+def test_a_listing_is_a_study_like_any_other(index: Index, study: Study, make_record: Any) -> None:
+    listed = tuple(run.model_copy(update={"label": f"GPT-{n}"}) for n, run in enumerate(study.runs()))
+    root = index.folder.root / "published"
+    write_study(root, Listing(name="published", question="Do they hold?", listed=listed))
+    write_record(root / "one", make_record(listed[0]))
+    index.look()
+    assert (index.studies["published"].expected, index.studies["published"].stage) == (6, None)
+
+
+def test_the_newest_claim_tells_when_a_run_last_gave_a_sign_of_life(index: Index, study: Study, write_run: Any) -> None:
+    directory = write_run(study.runs()[0], status="running")
+    assert rows(index)[directory.name]["beat"] is None
+    for number, seconds in enumerate((500, 2000)):
+        (directory / f"claim.{number}").touch()
+        os.utime(directory / f"claim.{number}", (seconds, seconds))
+    assert rows(index)[directory.name]["beat"] == 2000
 
 
 def test_looking_again_at_a_thousand_runs_costs_a_fraction_of_the_first_look(

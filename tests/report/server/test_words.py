@@ -39,6 +39,8 @@ def test_whatever_the_page_says_has_a_sentence_and_no_sentence_is_left_unsaid() 
         "axis_seconds",
         "entropy",
         "distance",
+        "tune",
+        "confirm",
     }  # said by joined names
 
 

@@ -20,12 +20,13 @@ from pydantic import ValidationError
 
 from oelm.errors import BadRecord, OelmError
 from oelm.record.schema import MetricRecord, RunRecord, perplexity
+from oelm.record.stages import StageName, by_declaration, is_settled, stage_of
 from oelm.record.store import METRICS, RECORD, STUDY, read_record, read_study
 from oelm.report.page import PAGE
 from oelm.report.server.folder import Folder
-from oelm.study import Study
+from oelm.study import AnyStudy, Study
 
-SPEC, REPORT = "spec.json", "report"
+SPEC, REPORT, CLAIM = "spec.json", "report", "claim."
 TAIL = 1 << 15
 """Bytes at the end of a curve in which the newest losses are looked for."""
 LOOK_SECONDS = 1.0
@@ -42,6 +43,8 @@ class Seen:
     directory: Path
     record: Signature
     metrics: Signature
+    beat: float | None = None
+    """When the process at it last touched its claim."""
 
 
 @dataclass
@@ -62,9 +65,14 @@ class StudyFolder:
 
     directory: Path
     signature: Signature = None
-    study: Study | None = None
+    study: AnyStudy | None = None
     reason: str | None = None
-    expected: int | None = None
+    stage: StageName | None = None
+    """Which stage of two it has reached; None: it has but one."""
+    expected: int = 0
+    """How many runs it has, as far as that is known."""
+    settled: frozenset[str] = frozenset()
+    """The runs that have ended with an answer."""
     report: float | None = None
     """When the report was written."""
 
@@ -137,7 +145,7 @@ class Index:
         newest = _newest(self.folder, seen.directory)
         study = self.folder.key(seen.directory.parent) if key else ""
         row = {
-            "id": key, "name": seen.directory.name, "study": study, "written": _written(seen),
+            "id": key, "name": seen.directory.name, "study": study, "written": _written(seen), "beat": seen.beat,
             **(_row(record, newest) if record else {"status": _unread(seen), "reason": reason}),
         }  # fmt: skip
         return Run(seen, record, reason, row, self._next())
@@ -146,12 +154,18 @@ class Index:
         folders = {
             run.row["study"]: run.seen.directory.parent if key else self.folder.root for key, run in self.runs.items()
         }
+        members: dict[str, dict[str, RunRecord]] = {key: {} for key in folders}
+        for name, run in self.runs.items():
+            if run.record and is_settled(run.record):
+                members[run.row["study"]][name] = run.record
         studies = {}
         for key, directory in folders.items():
-            known = self.studies.get(key) or StudyFolder(directory)
+            known, ended = self.studies.get(key) or StudyFolder(directory), members[key]
             signature = _signature(directory / STUDY)
-            if known.signature != signature:
-                known = _declared(self.folder, directory, signature)
+            if known.signature != signature or (known.stage and known.settled != ended.keys()):
+                # A study that tunes grows by what its runs say; the others are expanded once.
+                known = _declared(self.folder, directory, signature, list(ended.values()))
+            known.settled = frozenset(ended)
             report = _signature(directory / REPORT / PAGE)
             known.report = report[0] / 1e9 if report else None
             studies[key] = known
@@ -166,8 +180,11 @@ def _walk(folder: Folder, directory: Path, walk: Walk) -> None:
         walk.problems.append(f"{directory} cannot be listed: {error.strerror}. Check who owns it.")
         return
     if RECORD in entries or SPEC in entries:  # a run holds no runs
-        signatures = (_signature(directory / name) if name in entries else None for name in (RECORD, METRICS))
-        walk.runs[folder.key(directory)] = Seen(directory, *signatures)
+        record, metrics = (_signature(directory / name) if name in entries else None for name in (RECORD, METRICS))
+        beats = [
+            claim[0] / 1e9 for name in entries if name.startswith(CLAIM) and (claim := _signature(directory / name))
+        ]
+        walk.runs[folder.key(directory)] = Seen(directory, record, metrics, max(beats, default=None))
         return
     for name, entry in sorted(entries.items()):
         if entry.is_dir(follow_symlinks=False):
@@ -211,13 +228,15 @@ def _read(folder: Folder, directory: Path) -> tuple[RunRecord | None, str | None
         return None, str(error)
 
 
-def _declared(folder: Folder, directory: Path, signature: Signature) -> StudyFolder:
+def _declared(folder: Folder, directory: Path, signature: Signature, ended: list[RunRecord]) -> StudyFolder:
     if signature is None:
         return StudyFolder(directory)
     try:
         folder.open(directory / STUDY).close()
         study = read_study(directory)
-        return StudyFolder(directory, signature, study, expected=len(study.runs()))
+        stage = stage_of(study, by_declaration(ended))
+        name = stage.name if isinstance(study, Study) and study.tuned else None
+        return StudyFolder(directory, signature, study, stage=name, expected=len(stage.runs))
     except (OelmError, OSError) as error:
         return StudyFolder(directory, signature, reason=str(error))
 

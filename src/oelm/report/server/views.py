@@ -44,9 +44,10 @@ def overview(index: Index, epoch: str, since: int) -> dict[str, Any]:
             "name": key or index.folder.root.name,
             "question": found.study.question if found.study else None,
             "reason": found.reason,
+            "stage": found.stage,
             "states": states.get(key, {}),
-            "found": sum(states.get(key, {}).values()),
-            "expected": max(found.expected or 0, sum(states.get(key, {}).values())),
+            "done": len(found.settled),
+            "expected": max(found.expected, sum(states.get(key, {}).values())),
             "report": found.report,
         }
         for key, found in sorted(index.studies.items())

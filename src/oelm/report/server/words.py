@@ -32,6 +32,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "runs": ("Runs", "运行"),
     "loose": ("runs without a study", "不属于研究的运行"),
     "progress": ("{done}/{all}, {percent} %", "{done}/{all}，{percent}%"),
+    "tune": ("tuning", "调参"),
+    "confirm": ("confirming", "验证"),
     "report": ("Report", "报告"),
     "filter": ("Filter", "筛选"),
     "filter_hint": ("arm, study, seed:1, failed ...", "实验组、研究、seed:1、failed……"),
@@ -73,10 +75,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "not_begun": ("not begun", "未开始"),
     "silent_note": (
         (
-            "It says that it runs, but has written nothing for {time}. Perhaps its process was killed; running it "
-            "again continues it."
+            "It says that it runs, but has given no sign of life for {time}. Perhaps its process was killed; running "
+            "it again continues it."
         ),
-        "记录显示正在运行，但已有{time}没有写入。进程可能已被终止；重新运行即可继续。",
+        "记录显示正在运行，但已有{time}没有任何动静。进程可能已被终止；重新运行即可继续。",
     ),
     "dirty": ("from a source tree with uncommitted changes", "源代码含未提交的修改"),
     # Curves

@@ -158,17 +158,20 @@ export class Chart {
   tell() {
     if (!this.axes || this.cursor === null || this.drag?.moved) { this.told.hidden = true; this.marks?.replaceChildren(); return; }
     const { x, y, width, height } = this.axes;
-    const values = this.lines().map((line) => ({ ...line, point: nearest(line.points, this.view.x, this.cursor) })).filter(({ point }) => point)
+    const close = this.lines().map((line) => nearest(line.points, this.view.x, this.cursor)?.[this.view.x]).filter((found) => found !== undefined);
+    if (!close.length) return;
+    // The values are those of a place that was measured: the one next to the pointer.
+    const place = close.reduce((a, b) => (Math.abs(b - this.cursor) < Math.abs(a - this.cursor) ? b : a));
+    const values = this.lines().map((line) => ({ ...line, point: nearest(line.points, this.view.x, place) })).filter(({ point }) => point)
       .sort((a, b) => a.point.loss - b.point.loss);
-    if (!values.length) return;
-    const at = Math.min(Math.max(x(this.cursor), MARGIN.left), width - MARGIN.right);
+    const at = Math.min(Math.max(x(place), MARGIN.left), width - MARGIN.right);
     const dots = values.filter(({ point }) => Number.isFinite(point.loss)).map(({ one, point }) =>
       svg("circle", { class: `dot c${one.colour}`, r: 3.5, cx: x(point[this.view.x]), cy: y(point.loss), "clip-path": "url(#inside)" }));
     replace(this.marks, svg("line", { class: "cursor", x1: at, x2: at, y1: MARGIN.top, y2: height - MARGIN.bottom }), dots);
     const several = this.view.val && this.view.train;
     const list = values.slice(0, TOLD).map(({ one, kind, point }) => el("div", {},
       swatch(one), el("span", { class: "name" }, several ? `${one.name} · ${say(KINDS[kind])}` : one.name), el("b", {}, number(point.loss))));
-    const where = this.view.x === "step" ? `${say("axis_step")} ${number(Math.round(this.cursor))}` : duration(this.cursor);
+    const where = this.view.x === "step" ? `${say("axis_step")} ${number(place)}` : duration(place);
     replace(this.told, el("div", { class: "at" }, where), list, values.length > TOLD ? el("div", {}, "…") : null);
     this.told.hidden = false;
     const room = this.told.offsetWidth + 14;

@@ -144,7 +144,7 @@ function studies(found) {
   byId("studies-section").hidden = found.length === 0 || (found.length === 1 && !found[0].question && !found[0].report);
   const held = document.activeElement?.dataset?.study;
   replace(byId("studies"), found.map((study) => {
-    const done = study.states.complete ?? 0;
+    const { done } = study;
     const percent = Math.floor((100 * done) / Math.max(1, study.expected));
     const others = Object.entries(study.states).filter(([state]) => state !== "complete").map(([state, n]) => el("span", { class: `state ${state}` }, `${n} ${say(state)}`));
     const active = view.study === study.id;
@@ -152,7 +152,7 @@ function studies(found) {
       el("button", { type: "button", class: "name", "data-study": study.id, "aria-pressed": String(active), onclick: () => pickStudy(active ? null : study.id, found) }, study.name),
       el("p", { class: "question" }, study.question ?? study.reason ?? (study.id === "" ? say("loose") : "")),
       el("div", { class: "meter" }, el("progress", { value: done, max: Math.max(1, study.expected), "aria-label": study.name }),
-        el("span", {}, say("progress", { done, all: study.expected, percent }))),
+        el("span", {}, study.stage ? `${say(study.stage)} ` : "", say("progress", { done, all: study.expected, percent }))),
       el("p", { class: "foot" }, others, study.report ? el("a", { href: fileAddress(study.id, "report", "report.html") }, say("report")) : null));
   }));
   if (held !== undefined) byId("studies").querySelector(`[data-study="${CSS.escape(held)}"]`)?.focus();

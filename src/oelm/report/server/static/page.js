@@ -68,10 +68,12 @@ export function duration(seconds) {
 export const elapsed = (seconds) => duration(Math.round(Math.max(0, seconds)));
 
 // A run's state, with a word, a sign and a colour of its own, so that none of them carries it alone.
-const SILENT_SECONDS = 600;
+// The process at a run touches its claim every few seconds; without a claim only its curve tells that it lives.
+const SILENT_SECONDS = { claim: 120, curve: 600 };
+export const lastSign = (row) => Math.max(row.beat ?? 0, row.written ?? 0);
 export function stateOf(row, now) {
-  if (row.status === "running" && now - row.written > SILENT_SECONDS) return "silent";
-  return row.status;
+  const limit = row.beat === null ? SILENT_SECONDS.curve : SILENT_SECONDS.claim;
+  return row.status === "running" && now - lastSign(row) > limit ? "silent" : row.status;
 }
 export const badge = (state) => el("span", { class: `state ${state}` }, say(state));
 

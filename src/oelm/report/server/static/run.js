@@ -1,6 +1,6 @@
 // One run: its state, curve, log, samples, heads, birth certificate and spec, live while it trains.
 import { Chart } from "./chart.js";
-import { address, again, ask, badge, byId, el, duration, elapsed, fileAddress, fullName, listProblems, number, perplexity, query,
+import { address, again, ask, badge, byId, el, duration, elapsed, fileAddress, fullName, lastSign, listProblems, number, perplexity, query,
   replace, say, stateOf, svg, whole } from "./page.js";
 
 const id = query.get("run") ?? "";
@@ -30,7 +30,7 @@ function heading(answer) {
     parts.push(el("div", { class: "meter" }, el("progress", { value: row.step, max: row.steps, "aria-label": say("step") }),
       el("span", {}, `${say("step")} ${whole(row.step)}/${whole(row.steps)}`),
       row.written ? el("span", { class: "soft" }, `${say("age")} ${say("ago", { time: elapsed(answer.now - row.written) })}`) : null));
-  if (state === "silent") parts.push(el("p", { class: "notice" }, say("silent_note", { time: elapsed(answer.now - row.written) })));
+  if (state === "silent") parts.push(el("p", { class: "notice" }, say("silent_note", { time: elapsed(answer.now - lastSign(row)) })));
   replace(byId("state"), parts);
   const links = [];
   if (answer.same_seed.length > 1)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oelm.record.schema import RunRecord
+from oelm.record.stages import EXTENSIONS, by_declaration, stage_of
+from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.train import TrainSpec
+from oelm.study import Study
+
+RATES = (1e-3, 2e-3, 4e-3)
+
+
+def bowl(best: dict[str, float]):
+    """Losses that are least at each arm's own rate."""
+    return lambda run: 2 + math.log(run.train.learning_rate / best[run.arm]) ** 2
+
+
+def carried_out(study: Study, make_record, loss) -> tuple[Any, dict[str, RunRecord]]:
+    """Complete every run that each stage asks for, until the study has no more of them."""
+    records: dict[str, RunRecord] = {}
+    while True:
+        stage = stage_of(study, records)
+        missing = [run for run in stage.runs if fingerprint(run) not in records]
+        if not missing:
+            return stage, records
+        records |= by_declaration(make_record(run, loss(run)) for run in missing)
+
+
+def test_tuning_comes_first_and_every_arm_has_the_same_grid(tuned_study):
+    stage = stage_of(tuned_study(), {})
+    assert stage.name == "tune"
+    assert stage.confirm == []
+    by_arm = {arm: [r.train.learning_rate for r in stage.tune if r.arm == arm] for arm in ("baseline", "oelm-freeze")}
+    assert by_arm == {"baseline": list(RATES), "oelm-freeze": list(RATES)}
+    assert {run.seed for run in stage.tune} == {100}
+
+
+def test_each_arm_is_confirmed_at_its_own_best_rate_with_fresh_seeds(tuned_study, make_record):
+    study = tuned_study((5e-4, 1e-3, 2e-3, 4e-3))
+    stage, records = carried_out(study, make_record, bowl({"baseline": 1e-3, "oelm-freeze": 2e-3}))
+    assert {(run.arm, run.train.learning_rate, run.seed) for run in stage.confirm} == {
+        (arm, rate, seed) for arm, rate in (("baseline", 1e-3), ("oelm-freeze", 2e-3)) for seed in (0, 1, 2)
+    }
+    assert stage.choice is not None
+    (cell,) = stage.choice.cells
+    known = {record.fingerprint for record in records.values()}
+    for arm in cell.arms:
+        assert not arm.at_edge
+        assert len(arm.runs) == 4
+        assert set(arm.runs) <= known
+
+
+def test_an_optimum_at_the_edge_extends_the_grid_for_every_arm(tuned_study, make_record):
+    stage, _ = carried_out(tuned_study(), make_record, bowl({"baseline": 8e-3, "oelm-freeze": 2e-3}))
+    rates = {
+        arm: sorted({r.train.learning_rate for r in stage.tune if r.arm == arm}) for arm in ("baseline", "oelm-freeze")
+    }
+    assert rates["baseline"] == rates["oelm-freeze"] == [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
+
+
+def test_a_grid_that_never_finds_its_optimum_stops_growing_and_says_so(tuned_study, make_record):
+    stage, _ = carried_out(tuned_study(), make_record, bowl({"baseline": 1e3, "oelm-freeze": 2e-3}))
+    (cell,) = stage.choice.cells
+    assert len(cell.grid["train.learning_rate"]) == len(RATES) + EXTENSIONS
+    assert {arm.arm: arm.at_edge for arm in cell.arms} == {"baseline": True, "oelm-freeze": False}
+
+
+def test_a_diverged_tuning_run_is_an_answer_and_a_broken_one_is_not(tuned_study, make_record):
+    study = tuned_study()
+    runs = stage_of(study, {}).tune
+    loss = bowl({"baseline": 2e-3, "oelm-freeze": 2e-3})
+    rest = [make_record(run, loss(run)) for run in runs[1:]]
+    lost = {"status": "failed", "result": None, "error": "Traceback ..."}
+    assert stage_of(study, by_declaration([*rest, make_record(runs[0], failure="error", **lost)])).name == "tune"
+    assert stage_of(study, by_declaration([*rest, make_record(runs[0], failure="diverged", **lost)])).name == "confirm"
+
+
+def test_cells_are_tuned_apart(tuned_study, make_record):
+    study = tuned_study((5e-4, 1e-3, 2e-3, 4e-3), axes={"model.num_layers": (2, 3)})
+
+    def loss(run: RunSpec) -> float:
+        return bowl(dict.fromkeys(("baseline", "oelm-freeze"), 1e-3 if run.model.num_layers == 2 else 2e-3))(run)
+
+    stage, _ = carried_out(study, make_record, loss)
+    assert {(run.model.num_layers, run.train.learning_rate) for run in stage.confirm} == {(2, 1e-3), (3, 2e-3)}
+    assert [cell.axes for cell in stage.choice.cells] == [{"model.num_layers": 2}, {"model.num_layers": 3}]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(best=st.tuples(*[st.floats(1e-4, 1e-1)] * 2), order=st.randoms())
+def test_the_stage_depends_on_the_records_alone_and_not_on_their_order(tuned_study, make_record, best, order):
+    loss = bowl(dict(zip(("baseline", "oelm-freeze"), best, strict=True)))
+    stage, records = carried_out(tuned_study(), make_record, loss)
+    shuffled = list(records.values())
+    order.shuffle(shuffled)
+    again = stage_of(tuned_study(), by_declaration(shuffled))
+    assert again == stage
+    chosen = {arm.arm: arm.values["train.learning_rate"] for arm in stage.choice.cells[0].arms}
+    grid = stage.choice.cells[0].grid["train.learning_rate"]
+    for arm, rate in chosen.items():
+        assert rate == min(
+            grid,
+            key=lambda value: loss(RunSpec(arm=arm, model=GPT_SIZES["nano"], train=TrainSpec(learning_rate=value))),
+        )
