@@ -24,6 +24,7 @@ VERBS = {
     "logs": "print what a run has said",
     "cancel": "ask runs to save themselves and stop",
     "report": "compare the runs of a study and write the page",
+    "serve": "show studies and runs in a browser, live while they train",
     "evaluate": "measure a trained model on a split",
     "generate": "continue a text with a trained model",
     "export": "write a trained model as a plain Hugging Face GPT-2",

@@ -39,6 +39,7 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from oelm.cli.report import conclude
+    from oelm.record.store import write_study
     from oelm.runner.bind import bound
     from oelm.runner.local import LocalRunner
     from oelm.runner.queue import Board
@@ -51,6 +52,7 @@ def main(argv: list[str]) -> int:
         console.print(trouble, markup=False, highlight=False, soft_wrap=True)
     if done := board.count("complete", "diverged"):
         console.print(f"{done} of {len(board.entries)} runs are done already.", highlight=False)
+    write_study(root, study)
     undone = LocalRunner(board, slots=arguments.slots, retries=arguments.retries, console=console).run()
     conclude(study, root, lang="en")
     return 1 if undone else 0
