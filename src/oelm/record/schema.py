@@ -96,6 +96,11 @@ class ResultRecord(Record):
     test_loss: float | None
     best_val_loss: float
     best_step: int
+    val_accuracy: float | None = None
+    """Share of examples labelled rightly, for classification; the next three alike."""
+    test_accuracy: float | None = None
+    val_f1: float | None = None
+    test_f1: float | None = None
     train_tokens: int
     tokens_per_second: float
     flop_utilisation: float | None = None
@@ -135,6 +140,8 @@ class RunRecord(Record):
     failure: Failure | None = None
     """Of what kind, where the status is `failed`."""
     error: str | None = None
+    imported: bool = False
+    """Whether another program made the run, so that this one vouches for nothing but having read its files."""
 
 
 class MetricRecord(Record):
