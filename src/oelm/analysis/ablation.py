@@ -75,7 +75,11 @@ def rung(method: MethodSpec) -> Rung | None:
     init = method.init
     if init.gain != 1.0 or init.correlation or init.scope != "head":
         return None
-    kinds: dict[str, Rung] = {"host": "drawn", "normal": "matched" if init.matched else "drawn", "orthogonal": "orthogonal"}
+    kinds: dict[str, Rung] = {
+        "host": "drawn",
+        "normal": "matched" if init.matched else "drawn",
+        "orthogonal": "orthogonal",
+    }
     return kinds.get(init.shape)
 
 

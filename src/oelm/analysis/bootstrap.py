@@ -78,9 +78,7 @@ def _resampled(
         count = min(_CHUNK, draws - first)
         weights_CD = rng.multinomial(documents, np.full(documents, 1 / documents), size=count)
         means_CS = (weights_CD @ differences_SD.T) / (weights_CD @ sizes_D)[:, None]
-        shares_CS = (
-            rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=count) / seeds if over_seeds else 1 / seeds
-        )
+        shares_CS = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=count) / seeds if over_seeds else 1 / seeds
         found.append((means_CS * shares_CS).sum(1))
     return np.concatenate(found)
 

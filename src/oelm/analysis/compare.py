@@ -6,7 +6,6 @@ cannot be read is told in words, and all of them are part of the comparison.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,9 +129,7 @@ def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Igno
     return members, ignored
 
 
-def compare(
-    study: Study, records: Iterable[Found], margin: float | None = None, *, force: bool = False
-) -> Comparison:
+def compare(study: Study, records: Iterable[Found], margin: float | None = None, *, force: bool = False) -> Comparison:
     """Compare records that are all meant for this study.
 
     Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis, tuned or
