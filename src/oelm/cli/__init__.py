@@ -18,6 +18,7 @@ VERBS = {
     "prepare": "turn text into token files",
     "train": "carry out one run",
     "run": "carry out a study, and continue it where it stopped",
+    "compare": "compare runs, and refuse those that are unfair to one another",
     "report": "compare the runs of a study and write the page",
     "evaluate": "measure a trained model on a split",
     "generate": "continue a text with a trained model",
