@@ -239,8 +239,54 @@ FINAL: dict[str, tuple[str, str]] = {
     "supported": ("supported", "支持"),
     "contradicted": ("contradicted", "不支持"),
     "not yet tested": ("not yet tested", "尚未检验"),
-    "ledger_none": ("no study here tests it: {needs}", "没有研究检验它：{needs}"),
+    "ledger_none": ("What it needs: {needs}", "所需：{needs}"),
     "ledger_one": ("{study}, {arm}: {difference} ({interval})", "{study}，{arm}：{difference}（{interval}）"),
+    "ledger_one_plain": ("{study}, {arm}: {difference}", "{study}，{arm}：{difference}"),
+    "ledger_join": ("; ", "；"),
+    "ledger_steps": ("{value} times the steps", "{value} 倍步数"),
+    "claim_orthogonal-beats-random": ("Orthogonal beats random", "正交优于随机"),
+    "needs_orthogonal-beats-random": (
+        "a frozen orthogonal arm beside a frozen Gaussian one of the same scale (oelm-random-matched).",
+        "冻结正交组与同尺度的冻结高斯组（oelm-random-matched）。",
+    ),
+    "claim_freezing-costs-10-to-15": ("Freezing costs 10-15 % on GPT", "在 GPT 上冻结损失 10-15%"),
+    "needs_freezing-costs-10-to-15": (
+        "a GPT from scratch with and without frozen orthogonal Q/K, several seeds.",
+        "从头训练的 GPT，含与不含冻结正交 Q/K，多个种子。",
+    ),
+    "claim_loss-grows-with-the-corpus": ("The loss grows with the corpus", "损失随语料增大"),
+    "needs_loss-grows-with-the-corpus": (
+        "the same GPT on a small and on a large corpus.",
+        "同一 GPT 分别在小语料与大语料上训练。",
+    ),
+    "claim_classification-tolerates-freezing": (
+        "Classification tolerates freezing, generation does not",
+        "分类任务能承受冻结，生成任务不能",
+    ),
+    "needs_classification-tolerates-freezing": (
+        "an encoder trained from scratch on a classification task, beside GPT: otherwise pretraining is confounded.",
+        "从头训练的编码器做分类任务，与 GPT 对照；否则与预训练混淆。",
+    ),
+    "claim_57-percent-faster-on-bert": ("57 % faster on BERT", "BERT 上快 57%"),
+    "needs_57-percent-faster-on-bert": (
+        "a BERT with and without frozen Q/K, timed over several seeds or by oelm bench methods.",
+        "含与不含冻结 Q/K 的 BERT，多个种子计时，或用 oelm bench methods 测量。",
+    ),
+    "claim_no-gain-on-gpt": ("No gain of time on GPT", "GPT 上没有加速"),
+    "needs_no-gain-on-gpt": ("a GPT with and without frozen Q/K, timed.", "含与不含冻结 Q/K 的 GPT 计时。"),
+    "claim_converges-in-fewer-epochs": ("Converges in 2.0 instead of 2.5 epochs", "2.0 轮收敛而非 2.5 轮"),
+    "needs_converges-in-fewer-epochs": (
+        "the validation curves of a classification study.",
+        "分类研究的验证曲线。",
+    ),
+    "claim_less-memory": ("4.7 % less memory", "内存减少 4.7%"),
+    "needs_less-memory": (
+        (
+            "the measured peak of memory of a GPT with and without frozen Q/K (the published figure is of checkpoint "
+            "files)."
+        ),
+        "含与不含冻结 Q/K 的 GPT 的实测内存峰值（论文数字实为检查点文件大小）。",
+    ),
     "heading_cross": ("Across architectures and corpora", "跨架构与语料"),
     "cross_note": (
         "Every comparison of an arm that freezes both Q and K with its study's reference.",
@@ -273,6 +319,16 @@ FINAL: dict[str, tuple[str, str]] = {
     "stat_bytes": ("size of the records", "记录文件大小"),
     "heading_timeline": ("Timeline", "时间线"),
     "timeline_study": ("{first} to {last}, {runs} runs", "{first} 至 {last}，{runs} 次运行"),
+    "file_study": ("a study as it was declared", "研究的声明"),
+    "file_record": ("a run: spec, result, environment, command", "一次运行：配置、结果、环境、命令"),
+    "file_metrics": ("its curve", "训练曲线"),
+    "file_timing": ("its step times, in the published study's terms", "单步时间（沿用论文的格式）"),
+    "file_attention": ("what its heads look at", "注意力头的统计"),
+    "file_samples": ("what it writes", "生成样本"),
+    "file_losses": ("its loss on each document of the test split", "测试集每篇文档的损失"),
+    "file_choice": ("what tuning chose, and the records it rests on", "调参的选择及其依据"),
+    "file_report": ("this page, Markdown, LaTeX tables, CSV, figures", "本页面、Markdown、LaTeX 表格、CSV、图"),
+    "whether": ("within the margin", "是否在界限内"),
     "heading_files": ("Where everything is", "文件位置"),
     "heading_citation": ("How to cite", "如何引用"),
     "citation": (
