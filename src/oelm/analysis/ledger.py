@@ -118,15 +118,15 @@ def _grows_with_corpus(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 )
     for members in by_model.values():
         ordered = sorted(members, key=lambda item: item[0])
-        (small, _, first), (large, comparison, last) = ordered[0], ordered[-1]
+        (small, here, first), (large, there, last) = ordered[0], ordered[-1]
         if small == large or not first.difference or not last.difference:
             continue
         one, other = first.difference.interval, last.difference.interval
         verdict: LedgerVerdict = "undecided"
         if one and other:
             verdict = "supported" if other.low > one.high else "contradicted" if other.high < one.low else verdict
-        for row in (first, last):
-            yield _of_row(comparison, row, verdict)
+        yield _of_row(here, first, verdict)
+        yield _of_row(there, last, verdict)
 
 
 def _classification_tolerates(comparisons: Sequence[Comparison]) -> Iterator[Finding]:

@@ -59,6 +59,8 @@ class Answer:
     tone: str
     word: str
     sentence: str
+    links: tuple[tuple[str, str], ...] = ()
+    """Words and addresses of what it rests on."""
 
 
 @dataclass(frozen=True)

@@ -124,15 +124,19 @@ def _where_applies(rows: Sequence[tuple[Path, Comparison, Row]], say: Say) -> It
 
 def _ledger_section(entries: Sequence[Entry], out: Path, say: Say) -> Section:
     answers = tuple(
-        Answer(say(f"claim_{entry.claim}"), entry.verdict, say(entry.verdict), _evidence_of(entry, say))
+        Answer(
+            say(f"claim_{entry.claim}"), entry.verdict, say(entry.verdict), _evidence_of(entry, say),
+            tuple(dict.fromkeys(_links(entry, out))),
+        )
         for entry in entries
-    )
-    remarks = tuple(
-        Remark(f"{say(f'claim_{entry.claim}')}, {finding.study}, {finding.what}", item.record.fingerprint,
-               link(item.directory, out))
-        for entry in entries for finding in entry.findings for item in finding.evidence[:1]
     )  # fmt: skip
-    return Section("ledger", say("heading_ledger"), (say("ledger_note"),), answers=answers, remarks=remarks)
+    return Section("ledger", say("heading_ledger"), (say("ledger_note"),), answers=answers)
+
+
+def _links(entry: Entry, out: Path) -> Iterator[tuple[str, str]]:
+    for finding in entry.findings:
+        for item in finding.evidence:
+            yield f"{finding.study}/{item.arm}/{item.spec.seed}", link(item.directory, out)
 
 
 def _evidence_of(entry: Entry, say: Say) -> str:

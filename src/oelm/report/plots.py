@@ -74,8 +74,9 @@ def waterfall(bars: Sequence[Bar], axis: str, *, relative: bool) -> Figure:
         end = start + bar.mean
         left, right = sorted((scaled(start), scaled(end)))
         colour = COLOURS[1] if bar.mean > 0 else COLOURS[2]
-        axes.barh(place, right - left, left=left, height=0.55, color=colour, hatch="" if bar.mean > 0 else "////",
-                  edgecolor="white" if bar.mean <= 0 else colour, linewidth=0.5)  # fmt: skip
+        # Gains are hatched as well as green, so that print keeps them apart from losses.
+        hatch = {"hatch": "///", "facecolor": "none"} if bar.mean <= 0 else {"facecolor": colour}
+        axes.barh(place, right - left, left=left, height=0.55, edgecolor=colour, linewidth=1.2, **hatch)
         if bar.interval:
             low, high = scaled(start + bar.interval.low), scaled(start + bar.interval.high)
             axes.plot([low, high], [place, place], color=INK, linewidth=1.3)

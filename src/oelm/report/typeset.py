@@ -158,7 +158,9 @@ def _section(section: Section) -> Iterator[str]:
         yield "\n\n".join(map(escaped, section.paragraphs))
     if section.answers:
         yield "\n".join(
-            f"- **{escaped(answer.subject)}: {answer.word}.** {escaped(answer.sentence)}" for answer in section.answers
+            f"- **{escaped(answer.subject)}: {answer.word}.** {escaped(answer.sentence)}"
+            + "".join(f" [{escaped(words)}]({href})" for words, href in answer.links)
+            for answer in section.answers
         )
     if section.figure:
         yield f"![{escaped(section.heading)}]({section.figure.name}.png)"
