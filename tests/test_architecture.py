@@ -48,10 +48,13 @@ TESTED_IN = {
     "cli/bench": "cli/test_dispatch", "cli/evaluate": "cli/test_verbs", "cli/export": "cli/test_verbs",
     "cli/generate": "cli/test_verbs", "cli/import_checkpoint": "cli/test_verbs", "cli/report": "cli/test_verbs",
     "cli/run": "cli/test_verbs", "cli/train": "cli/test_verbs",
+    "cli/cancel": "cli/test_status", "cli/logs": "cli/test_status", "cli/plan": "cli/test_status",
     "data/encode": "data/test_prepare", "data/hub": "data/test_sources", "data/identity": "data/test_prepare",
     "data/meta": "data/test_tokens", "data/progress": "data/test_prepare", "data/vocabulary": "data/test_tokenizer",
-    "data/workspace": "data/test_prepare", "method/refuse": "test_surgery", "report/content": "report/test_page",
-    "runner/artefacts": "runner/test_run", "runner/language": "runner/test_run", "runner/local": "cli/test_verbs",
+    "data/workspace": "data/test_prepare", "method/refuse": "test_surgery", "models/trace": "models/test_cost",
+    "report/content": "report/test_page",
+    "runner/artefacts": "runner/test_run", "runner/cancel": "cli/test_status", "runner/display": "runner/test_queue",
+    "runner/language": "runner/test_run",
     "runner/observe": "runner/test_run", "runner/recorder": "runner/test_run", "runner/restore": "runner/test_run",
 }  # fmt: skip
 """Modules that are tested through the ones that use them, and where."""

@@ -1,7 +1,9 @@
-"""Runs that no study declares, gathered into comparisons by themselves: one per corpus, its arms told by method."""
+"""Runs that no study declares, gathered into comparisons: one per corpus, its arms told by method."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,24 +51,38 @@ def gather(found: Iterable[Found], *, force: bool = False, unreadable: Sequence[
     Raise IncomparableRuns if runs on one corpus differ in more than method and seed, unless forced; and if there are
     no two arms on any corpus, in which case nothing could be compared at all.
     """
-    by_corpus: dict[str, list[Found]] = {}
-    for directory, record in found:
-        by_corpus.setdefault(record.spec.data.corpus, []).append((directory, record))
     comparisons: list[Comparison] = []
     alone: list[str] = []
-    for corpus, members in by_corpus.items():
+    for corpus, members in by_data(found).items():
         methods = _methods(members)
         if len(methods) > 1:
             comparisons.append(_compared(corpus, members, methods, force=force))
             continue
         arms = ", ".join(sorted({record.spec.arm for _, record in members}))
-        alone.append(f"{arms} is the only arm on data.corpus {corpus!r}: there is nothing to compare it with.")
+        alone.append(f"{arms} is the only arm on data.corpus {corpus}: there is nothing to compare it with.")
     if not comparisons:
         raise IncomparableRuns(
             f"no two of these runs can be compared. {' '.join(alone) or 'There are none.'} Give runs of at least two "
             "methods on the same corpus."
         )
     return Gathering(tuple(comparisons), tuple(alone), tuple(unreadable))
+
+
+def by_data(found: Iterable[Found]) -> dict[str, list[Found]]:
+    """Group runs by what they were trained on: its corpus, and where that is not enough, what else differs."""
+    groups: dict[str, list[Found]] = {}
+    for directory, record in found:
+        data = declared(record.spec).data
+        key = json.dumps(data.meaning() | {"corpus": data.corpus}, sort_keys=True)
+        groups.setdefault(key, []).append((directory, record))
+    corpora = Counter(json.loads(key)["corpus"] for key in groups)
+    named = {}
+    for key, members in groups.items():
+        plain = json.loads(key)
+        corpus = plain.pop("corpus")
+        rest = ", ".join(f"{field} {value}" for field, value in plain.items() if field != "kind")
+        named[corpus if corpora[corpus] == 1 else f"{corpus} ({rest or 'as it is'})"] = members
+    return named
 
 
 def _methods(members: Sequence[Found]) -> dict[str, MethodSpec]:

@@ -14,26 +14,43 @@ from oelm.study import load_study
 class Arguments:
     """Carry out a study: every run that is not done yet, several at a time, then the comparison.
 
-    The same command again continues where it stopped; Ctrl-C lets the runs save themselves.
+    The same command again continues where it stopped; Ctrl-C lets the runs save themselves. Two of them share the work.
     """
 
     study: tyro.conf.Positional[Path]
     """A Python file that declares `study = oelm.Study(...)`."""
+    scale: str | None = None
+    """Which of the file's `scales` to run, e.g. mini; by default its `study`."""
+    only: tuple[str, ...] = ()
+    """Only these runs: ids (GPT-06), arms (oelm-freeze), fingerprints, or patterns of them (GPT-*)."""
     out: Path = Path("runs")
     """Where the runs go: one folder per study, one per run in it."""
     slots: int | None = None
-    """How many runs at a time; by default as many as fit the cores."""
+    """How many runs at a time; by default as many as fit the cores, or the GPUs that nobody else is using."""
+    retries: int = 0
+    """How often to start a run again that failed."""
 
 
 def main(argv: list[str]) -> int:
     """Parse, run, report."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm run")
-    study = load_study(arguments.study)
+    study = load_study(arguments.study, arguments.scale)
+
+    from rich.console import Console
 
     from oelm.cli.report import conclude
-    from oelm.runner.local import run_study
+    from oelm.runner.local import LocalRunner
+    from oelm.runner.queue import Board
+    from oelm.runner.run import bound
 
+    console = Console()
+    console.print(f"{study.name}: {study.question}", highlight=False)
     root = arguments.out / study.name
-    failed = run_study(study, root, slots=arguments.slots)
+    board = Board(study, root, only=arguments.only, bind=lambda run: bound(run)[0])
+    for trouble in board.troubles:
+        console.print(trouble, markup=False, highlight=False, soft_wrap=True)
+    if done := board.count("complete", "diverged"):
+        console.print(f"{done} of {len(board.entries)} runs are done already.", highlight=False)
+    undone = LocalRunner(board, slots=arguments.slots, retries=arguments.retries, console=console).run()
     conclude(study, root, lang="en")
-    return 1 if failed else 0
+    return 1 if undone else 0

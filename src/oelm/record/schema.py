@@ -64,9 +64,11 @@ class CostRecord(Record):
     forward_flops: dict[str, int]
     backward_flops: dict[str, int]
     removed_flops: int
-    """What freezing takes away from a step of the same model fully trained."""
+    """What the method takes away from a step of the same model fully trained."""
     weight_bytes: int
     optimizer_bytes: int
+    activation_bytes: int | None = None
+    """An estimate; None in records of before it was made."""
 
 
 class SecondsRecord(Record):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from oelm.errors import BadRecord
 from oelm.files import write_atomically
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import NUMERICS, RunSpec, fingerprint
 
 RECORD, METRICS = "record.json", "metrics.jsonl"
 
@@ -45,13 +45,19 @@ def read_record(directory: Path) -> RunRecord:
     if isinstance(version, int) and version > SCHEMA:
         raise BadRecord(f"{path} has schema version {version}; this program knows up to {SCHEMA}. Update oelm.")
     try:
-        return RunRecord.model_validate(plain)
+        record = RunRecord.model_validate(plain)
     except ValidationError as error:
         first = error.errors()[0]
         raise BadRecord(
             f"{path} is not a run's record: {'.'.join(map(str, first['loc']))}: {first['msg']} "
             f"({error.error_count()} problems in all)."
         ) from error
+    if record.numerics == NUMERICS and record.fingerprint != fingerprint(record.spec):
+        raise BadRecord(
+            f"{path} says it is run {record.fingerprint}, but its spec is that of {fingerprint(record.spec)}: "
+            "one of the two was changed by hand. Restore it, or move the folder away and run again."
+        )
+    return record
 
 
 def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadRecord]]:

@@ -201,7 +201,7 @@ def beside_published(evidence: list[tuple[Row, Evidence]], out: Path, say: Say, 
         here = row.measure.figure(cost)
         claimed = there.perplexity if row.measure.name == "perplexity" else 100 * (there.accuracy or 0)
         ratio = say("none")
-        if claimed:
+        if claimed and there.corpus == item.spec.data.corpus:
             ratio = say("percent", value=f"{100 * (here / claimed - 1):+.1f}")
         lines.append(Line(
             (there.id, row.arm, shown_setting(item.spec.train.learning_rate),

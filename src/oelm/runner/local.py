@@ -1,4 +1,8 @@
-"""The runs of a study on this machine: one process each, as many at a time as the cores allow."""
+"""The runs of a study on this machine: one process each, as many at a time as fit its cores or its free GPUs.
+
+How many threads a run has is part of the run, because sums depend on them; so the scheduler never changes it, and waits
+for room instead. Several runners may work on one study: what another one is at is left to it, and taken up if it dies.
+"""
 
 from __future__ import annotations
 
@@ -7,219 +11,231 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
-from oelm.errors import BadRecord
+from oelm.errors import UsageError
 from oelm.files import write_atomically
-from oelm.record.schema import MetricRecord, RunRecord
-from oelm.record.store import METRICS, read_record, run_directory
-from oelm.runner.run import bound
+from oelm.runner.devices import Gpus
+from oelm.runner.display import reason, shown
+from oelm.runner.queue import Board, Entry
 from oelm.spec.run import RunSpec
-from oelm.study import Study
 
-POLL_SECONDS = 0.2
-PLAIN_SECONDS = 15.0
-"""How often a run's place is told where there is no terminal."""
+POLL_SECONDS = 0.1
+ELSEWHERE_SECONDS = 1.0
+"""How often to look at the runs that others are at."""
+GPU_SECONDS = 2.0
+"""How often to ask whether a GPU is free."""
 
 
 @dataclass
 class Slot:
-    """A run that is being carried out."""
+    """A run that this runner is carrying out, and the GPUs it has."""
 
-    run: RunSpec
-    directory: Path
+    entry: Entry
     process: subprocess.Popen[bytes]
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def directory(self) -> Path:
+        """Where the run is."""
+        return _of(self.entry)
 
 
-@dataclass
-class Queue:
-    """The runs of a study: waiting, at work, done, failed."""
+class LocalRunner:
+    """Carries out what is not done of a study."""
 
-    waiting: list[tuple[RunSpec, Path]]
-    done: list[tuple[RunSpec, Path]]
-    working: list[Slot] = field(default_factory=list)
-    failed: list[tuple[RunSpec, Path]] = field(default_factory=list)
+    def __init__(
+        self,
+        board: Board,
+        *,
+        slots: int | None = None,
+        retries: int = 0,
+        console: Console | None = None,
+        gpus: Callable[[], Gpus] = Gpus,
+    ) -> None:
+        self.board, self.slots, self.retries = board, slots, retries
+        self.console = console or Console()
+        self._make_gpus = gpus
+        self._gpus: Gpus | None = None
+        self._working: list[Slot] = []
+        self._tries: dict[Path, int] = {}
+        self._looked = self._asked = 0.0
+        self._waiting_for = ""
+        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if slots is not None and slots < 1:
+            raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
 
+    def run(self) -> int:
+        """Work until nothing is left to do; return how many runs are left undone.
 
-def run_study(study: Study, root: Path, *, slots: int | None = None) -> int:
-    """Carry out what is not done of a study; return how many runs failed.
-
-    Ctrl-C asks every run to save itself and waits for them.
-    """
-    queue = _sorted(study, root)
-    console = Console()
-    console.print(f"{study.name}: {study.question}", highlight=False)
-    if queue.done:
-        console.print(
-            f"{len(queue.done)} of {len(queue.done) + len(queue.waiting)} runs are done already.",
-            highlight=False,
-        )
-    with _shown(queue, console) as refresh:
+        Ctrl-C, SIGTERM or a closed terminal ask every run to save itself, and wait for them.
+        """
+        before = {number: signal.signal(number, _interrupt) for number in _asked_to_stop()}
         try:
-            while queue.waiting or queue.working:
-                _fill(queue, slots)
-                _collect(queue, console)
-                refresh()
-                time.sleep(POLL_SECONDS)
+            with shown(self.board, self.console, lambda: self._waiting_for) as refresh:
+                while self._step():
+                    refresh()
+                    time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
-            _stop(queue, console)
+            self._stop()
             raise
-    return len(queue.failed)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self.board.count("failed", "interrupted", "waiting")
 
+    def _step(self) -> bool:
+        """Collect what has ended, start what fits; return whether there is more to do."""
+        self._collect()
+        self._look_elsewhere()
+        self._fill()
+        if self._working or any(entry.state == "running" for entry in self.board.entries):
+            return True
+        if any(self._startable(entry) for entry in self.board.entries):
+            return True
+        return self.board.advance()
 
-def _sorted(study: Study, root: Path) -> Queue:
-    waiting: list[tuple[RunSpec, Path]] = []
-    done: list[tuple[RunSpec, Path]] = []
-    for declared in study.runs():
-        run, _ = bound(declared)
-        directory = run_directory(root, run)
-        (done if _status(directory) == "complete" else waiting).append((run, directory))
-    return Queue(waiting, done)
+    def _startable(self, entry: Entry) -> bool:
+        """Whether to start a run: what failed before gets a new chance, but within one call only `retries` more."""
+        open_to_us = entry.state in ("waiting", "interrupted", "failed") and not entry.trouble
+        return open_to_us and self._tries.get(_of(entry), 0) <= self.retries
 
-
-def _status(directory: Path) -> str | None:
-    record = _record(directory)
-    return record.status if record else None
-
-
-def _record(directory: Path) -> RunRecord | None:
-    try:
-        return read_record(directory)
-    except BadRecord:  # not begun, or unreadable: the run itself will say what is wrong when it starts
-        return None
-
-
-def _fill(queue: Queue, slots: int | None) -> None:
-    cores = len(os.sched_getaffinity(0))
-    while queue.waiting:
-        run, directory = queue.waiting[0]
-        busy = sum(slot.run.train.threads for slot in queue.working)
-        full = len(queue.working) >= slots if slots else queue.working and busy + run.train.threads > cores
-        if full:
-            return
-        queue.waiting.pop(0)
-        queue.working.append(Slot(run, directory, _start(run, directory)))
-
-
-def _start(run: RunSpec, directory: Path) -> subprocess.Popen[bytes]:
-    write_atomically(directory / "spec.json", run.model_dump_json(indent=1) + "\n")
-    command = [
-        sys.executable,
-        "-m",
-        "oelm",
-        "train",
-        "--spec",
-        str(directory / "spec.json"),
-        "--out",
-        str(directory),
-        "--quiet",
-    ]
-    with (directory / "stderr.log").open("wb") as errors:
-        # A session of its own, so that Ctrl-C reaches the runner alone, which then asks the runs to save themselves.
-        return subprocess.Popen(  # noqa: S603  (a command of our own)
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-        )
-
-
-def _collect(queue: Queue, console: Console) -> None:
-    for slot in [slot for slot in queue.working if slot.process.poll() is not None]:
-        queue.working.remove(slot)
-        if slot.process.returncode == 0:
-            queue.done.append((slot.run, slot.directory))
-            _say(console, slot, _result(slot.directory))
-        else:
-            queue.failed.append((slot.run, slot.directory))
-            lines = (slot.directory / "stderr.log").read_text(errors="replace").strip().splitlines()
-            reason = lines[-1] if lines else f"exit code {slot.process.returncode}"
-            _say(console, slot, f"failed: {reason} (see {slot.directory})")
-
-
-def _say(console: Console, slot: Slot, words: str) -> None:
-    console.print(f"{slot.run.arm}, seed {slot.run.seed}: {words}", markup=False, highlight=False)
-
-
-def _result(directory: Path) -> str:
-    record = _record(directory)
-    if record is None or record.result is None:
-        return "done"
-    loss = record.result.test_perplexity
-    speed = f"{record.result.tokens_per_second:,.0f} tokens/s"
-    return f"test perplexity {loss:.3f}, {speed}" if loss is not None else f"done, {speed}"
-
-
-def _stop(queue: Queue, console: Console) -> None:
-    console.print("asking the runs to save themselves ...")
-    for slot in queue.working:
-        slot.process.send_signal(signal.SIGTERM)
-    for slot in queue.working:
-        slot.process.wait()
-    console.print("all saved; the same command continues.")
-
-
-@contextmanager
-def _shown(queue: Queue, console: Console) -> Iterator[Callable[[], None]]:
-    """Show a live table on a terminal; elsewhere say every now and then where each run is."""
-    if not console.is_terminal:
-        last = time.monotonic()
-
-        def say() -> None:
-            nonlocal last
-            if time.monotonic() - last < PLAIN_SECONDS:
+    def _fill(self) -> None:
+        self._waiting_for = ""
+        for entry in list(self.board.entries):
+            at_work = any(slot.directory == entry.directory for slot in self._working)
+            if at_work or not self._startable(entry):
+                continue
+            gpus = self._room_for(entry.run)
+            if gpus is None:
                 return
-            last = time.monotonic()
-            for slot in queue.working:
-                step, loss, *_, left = _cells(slot)
-                _say(console, slot, f"step {step}, loss {loss}, {left} left" if loss else step)
+            self._start(entry, gpus)
 
-        yield say
-        return
-    with Live(_table(queue), console=console, refresh_per_second=4, transient=True) as live:
-        yield lambda: live.update(_table(queue))
+    def _room_for(self, run: RunSpec) -> tuple[str, ...] | None:
+        """Return the GPUs to take (none on a CPU), or None while there is no room."""
+        if self.slots is not None and len(self._working) >= self.slots:
+            return None
+        if run.train.device == "cuda":
+            return self._free_gpus(run.train.processes)
+        here = [e for e in self.board.entries if e.state == "running" and e.claim and e.claim.is_here]
+        busy = sum(entry.claim.threads * entry.run.train.processes for entry in here if entry.claim)
+        claimed = {entry.directory for entry in here}
+        just_begun = [slot.entry.run.train for slot in self._working if slot.directory not in claimed]
+        busy += sum(train.threads * train.processes for train in just_begun)
+        wanted = run.train.threads * run.train.processes
+        return () if self.slots or not busy or busy + wanted <= self._cores else None
 
-
-def _table(queue: Queue) -> Table:
-    total = len(queue.waiting) + len(queue.working) + len(queue.done) + len(queue.failed)
-    table = Table(title=f"{len(queue.done)}/{total} done", title_justify="left", box=None, pad_edge=False)
-    for heading in ("run", "step", "loss", "ppl", "tokens/s", "left"):
-        table.add_column(heading, justify="left" if heading == "run" else "right")
-    for slot in queue.working:
-        table.add_row(f"{slot.run.arm}, seed {slot.run.seed}", *_cells(slot))
-    return table
-
-
-def _cells(slot: Slot) -> list[str]:
-    metric = _last_metric(slot.directory)
-    if metric is None:
-        return ["starting", "", "", "", ""]
-    steps = slot.run.train.steps
-    left = metric.seconds / metric.step * (steps - metric.step)
-    return [
-        f"{metric.step}/{steps}",
-        f"{metric.loss:.3f}",
-        f"{2.718281828459045**metric.loss:.2f}",
-        f"{metric.tokens_per_second:,.0f}",
-        f"{left:.0f} s",
-    ]
-
-
-def _last_metric(directory: Path) -> MetricRecord | None:
-    """Return the newest training metric, reading only the end of the file."""
-    path = directory / METRICS
-    if not path.exists():
+    def _free_gpus(self, count: int) -> tuple[str, ...] | None:
+        if time.monotonic() - self._asked < GPU_SECONDS:
+            return None
+        if self._gpus is None:
+            self._gpus = self._make_gpus()
+        ours = {uuid for slot in self._working for uuid in slot.gpus}
+        visible = self._gpus.visible()
+        if count > len(visible):
+            raise UsageError(f"a run asks for {count} GPUs, and there are {len(visible)} to be seen here.")
+        free = self._gpus.free(ours)
+        if len(free) >= count:
+            return tuple(gpu.uuid for gpu in free[:count])
+        self._asked = time.monotonic()
+        others = [gpu.occupation for gpu in visible if gpu.uuid not in ours and not gpu.is_free]
+        if others:
+            self._waiting_for = f"waiting for {count} free GPU{'s' if count > 1 else ''}: " + "; ".join(others)
         return None
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 2000))
-        lines = file.read().split(b"\n")[:-1]
-    newest = next((line for line in reversed(lines) if b'"train"' in line and line.startswith(b"{")), None)
-    return MetricRecord.model_validate_json(newest) if newest else None
+
+    def _start(self, entry: Entry, gpus: tuple[str, ...]) -> None:
+        directory = _of(entry)
+        self._tries[directory] = self._tries.get(directory, 0) + 1
+        write_atomically(directory / "spec.json", entry.run.model_dump_json(indent=1) + "\n")
+        environment = {**os.environ, "OMP_NUM_THREADS": str(entry.run.train.threads)}
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        with (directory / "stderr.log").open("wb") as errors:
+            process = subprocess.Popen(  # noqa: S603  (a command of our own)
+                command(entry.run, directory),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environment,
+            )
+        self._working.append(Slot(entry, process, gpus))
+
+    def _collect(self) -> None:
+        for slot in [slot for slot in self._working if slot.process.poll() is not None]:
+            self._working.remove(slot)
+            entry = self.board.refresh(slot.entry)
+            if entry.state in ("complete", "diverged"):
+                self._say(entry, result_of(entry))
+            elif entry.state == "running":
+                self._tries[slot.directory] -= 1  # not ours to try: another runner was quicker, and may still fail
+                self._say(entry, "another runner is at it")
+            else:
+                self._say(entry, f"{entry.state}: {self._why(slot, entry)} (see {slot.directory})")
+
+    def _why(self, slot: Slot, entry: Entry) -> str:
+        if why := reason(entry):
+            return why
+        lines = (slot.directory / "stderr.log").read_text(errors="replace").strip().splitlines()
+        code = slot.process.returncode
+        if code == -signal.SIGKILL:
+            return "killed (signal 9); out of memory is the usual reason"
+        return lines[-1] if lines else f"exit code {code}"
+
+    def _look_elsewhere(self) -> None:
+        """Look at what others are at, and at what of ours has shown no sign yet."""
+        if time.monotonic() - self._looked < ELSEWHERE_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for entry in list(self.board.entries):
+            if entry.state not in ("complete", "diverged") and not entry.trouble:
+                self.board.refresh(entry)
+
+    def _stop(self) -> None:
+        self.console.print("asking the runs to save themselves ...")
+        for slot in self._working:
+            slot.process.send_signal(signal.SIGTERM)
+        for slot in self._working:
+            slot.process.wait()
+        self.console.print("all saved; the same command continues.")
+
+    def _say(self, entry: Entry, words: str) -> None:
+        self.console.print(f"{entry.name}: {words}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _of(entry: Entry) -> Path:
+    """Return a run's directory, which it has once it is bound to its data."""
+    if entry.directory is None:
+        raise UsageError(f"{entry.name} is not bound to its data, so it has no folder to run in.")
+    return entry.directory
+
+
+def command(run: RunSpec, directory: Path) -> list[str]:
+    """Return the command that carries out a run in its directory."""
+    train = ["-m", "oelm", "train", "--spec", str(directory / "spec.json"), "--out", str(directory), "--quiet"]
+    if run.train.processes > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={run.train.processes}"]
+        return [sys.executable, *launcher, *train]
+    return [sys.executable, *train]
+
+
+def result_of(entry: Entry) -> str:
+    """Say what came out of a run."""
+    result = entry.record.result if entry.record else None
+    if result is None:
+        return reason(entry) or entry.state
+    perplexity = result.test_perplexity
+    figure = f"test perplexity {perplexity:.3f}, " if perplexity is not None else ""
+    return f"{figure}{result.tokens_per_second:,.0f} tokens/s"
+
+
+def _asked_to_stop() -> list[signal.Signals]:
+    return [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

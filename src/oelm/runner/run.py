@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import filelock
 import torch
 from safetensors import SafetensorError
 
 from oelm import surgery
 from oelm.data.prepare import prepared
 from oelm.data.tokens import TokenData, open_tokens
-from oelm.errors import BadData, NotCarriedOut, RunFailed, RunLocked, UsageError
+from oelm.errors import BadData, NotCarriedOut, RunFailed, UsageError
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
+from oelm.record.losses import write_test_losses
 from oelm.record.schema import CostRecord, DataRecord, ParametersRecord, ResultRecord, RunRecord
 from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_artefacts
+from oelm.runner.claim import claimed
+from oelm.runner.documents import DocumentLosses
 from oelm.runner.language import LanguageTask, build_gpt, language_task
 from oelm.runner.observe import RunObserver
 from oelm.runner.recorder import Recorder
@@ -77,7 +79,9 @@ def execute(
         )
     torch.set_num_threads(run.train.threads)
     keep_large_blocks()
-    with world(run.train.device) as here, locked(directory, here), listening() as stop:
+    with world(run.train.device) as here, listening() as stop, ExitStack() as held:
+        if here.leads:
+            held.enter_context(claimed(directory, threads=run.train.threads, device=str(here.device)))
         done = finished(run, directory)
         if done is not None:
             return done
@@ -86,31 +90,6 @@ def execute(
             recorder.write("running")
             checkpoints = make_checkpoints(directory / "checkpoints", fingerprint(run), run.model_dump(mode="json"))
             return _carry_out(run, tokens, recorder, checkpoints, stop, quiet=quiet)
-
-
-@contextmanager
-def locked(directory: Path, here: World) -> Iterator[None]:
-    """Hold a run's directory; the lock goes with the process, however it dies."""
-    if not here.leads:
-        yield
-        return
-    lock = filelock.FileLock(directory / ".lock", timeout=0)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except filelock.Timeout:
-        raise RunLocked(
-            f"another live process is working in {directory}. Wait for it, stop it, or use another folder."
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"the run was to be kept in {directory}, which cannot be written to ({error.strerror}). "
-            "Give another folder."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -197,7 +176,8 @@ def _conclude(model: GPT, task: LanguageTask, cost: Cost, recorder: Recorder, ob
     progress, here = recorder.progress, recorder.world
     hashes = surgery.verify_frozen(model)
     val_loss = task.loss(model, "val")
-    test_loss = task.loss(model, "test") if "test" in task.tokens.splits else None
+    by_document, has_test = DocumentLosses(model), "test" in task.tokens.splits
+    test_loss = task.loss(by_document, "test") if has_test else None
     seen = progress.step * task.units_per_step
     peak = matmul_peak(here.device, task.run.train.precision) * here.size
     recorder.facts |= {
@@ -215,6 +195,8 @@ def _conclude(model: GPT, task: LanguageTask, cost: Cost, recorder: Recorder, ob
     }
     test = f"test loss {test_loss:.4f}" if test_loss is not None else "no test split"
     observer.said(f"whole validation split: loss {val_loss:.4f}; {test}")
+    if here.leads and has_test:
+        write_test_losses(recorder.directory, by_document.record(task.tokens))
     if here.leads:
         write_artefacts(recorder.directory, model, task, progress, recorder.wall_seconds)
     return recorder.write("complete")

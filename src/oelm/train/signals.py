@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, granted after the step in hand."""
+"""Ctrl-C, SIGTERM and a closed terminal as a wish to stop, granted after the step in hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class StopWish:
 
 @contextmanager
 def listening() -> Iterator[StopWish]:
-    """Turn the first SIGINT or SIGTERM into a wish; a second one interrupts at once."""
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a wish; a second one interrupts at once.
+
+    What is ignored stays so: under nohup a closed terminal is no reason to stop.
+    """
     wish = StopWish()
     if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread only
         yield wish
@@ -32,7 +35,8 @@ def listening() -> Iterator[StopWish]:
             raise KeyboardInterrupt
         wish.asked = signal.Signals(number).name
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield wish
     finally:

@@ -1,0 +1,164 @@
+"""Runs as people see them: one table for the runner and for whoever looks on from another terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from oelm.record.schema import MetricRecord, perplexity
+from oelm.record.store import METRICS
+from oelm.runner.queue import Board, Entry
+
+PLAIN_SECONDS = 15.0
+"""How often a run's place is told where there is no terminal."""
+_SHOWN_STATES = ("running", "failed", "interrupted")
+_COLOURS = {"failed": "red", "interrupted": "yellow", "running": "green", "complete": "dim", "diverged": "yellow"}
+
+
+def facts(entry: Entry) -> dict[str, Any]:
+    """Return what is known of a run at this moment, as plain data."""
+    metric = last_metric(entry.directory) if entry.directory else None
+    record, steps = entry.record, entry.run.train.steps
+    running = entry.state == "running"
+    left = metric.seconds / metric.step * (steps - metric.step) if metric and metric.step and running else None
+    result = record.result if record else None
+    return {
+        "run": entry.name,
+        "arm": entry.run.arm,
+        "seed": entry.run.seed,
+        "state": entry.state,
+        "step": metric.step if metric else record.step if record else 0,
+        "steps": steps,
+        "loss": metric.loss if metric else None,
+        "test_perplexity": result.test_perplexity if result else None,
+        "tokens_per_second": metric.tokens_per_second if metric else None,
+        "seconds_left": left,
+        "device": entry.claim.device if entry.claim else None,
+        "host": entry.claim.host if entry.claim else None,
+        "directory": str(entry.directory) if entry.directory else None,
+        "failure": reason(entry),
+    }
+
+
+def reason(entry: Entry) -> str | None:
+    """Say in one line why a run has not gone well."""
+    if entry.trouble:
+        return entry.trouble
+    if entry.record is None or entry.record.error is None:
+        return None
+    lines = entry.record.error.strip().splitlines()
+    kind = "" if entry.record.failure in (None, "error") else f"{entry.record.failure}: "
+    return kind + (lines[-1] if lines else "")
+
+
+def table(entries: Sequence[Entry], *, every: bool = False) -> Table:
+    """Draw the runs at work and those that need someone's attention, or all of them."""
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("run", "state", "step", "loss", "perplexity", "tokens/s", "left", "device"):
+        grid.add_column(heading, justify="left" if heading in ("run", "state", "device") else "right")
+    for entry in entries:
+        if every or entry.state in _SHOWN_STATES:
+            grid.add_row(*_cells(entry))
+    return grid
+
+
+def _cells(entry: Entry) -> list[RenderableType]:
+    now = facts(entry)
+    loss = now["loss"] if entry.state == "running" else None
+    final = now["test_perplexity"]
+    where = f"{now['device']} on {now['host']}" if entry.claim and not entry.claim.is_here else now["device"] or ""
+    ppl = perplexity(loss) if loss is not None else final
+    return [
+        Text(entry.name),
+        Text(entry.state, style=_COLOURS.get(entry.state, "")),
+        f"{now['step']}/{now['steps']}",
+        f"{loss:.3f}" if loss is not None else "",
+        f"{ppl:.2f}" if ppl is not None and math.isfinite(ppl) else "",
+        f"{now['tokens_per_second']:,.0f}" if now["tokens_per_second"] and entry.state == "running" else "",
+        duration(now["seconds_left"]),
+        Text(where),
+    ]
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time to wait: 45 s, 12 min, 3.5 h."""
+    if seconds is None:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def shown(board: Board, console: Console, waiting: Callable[[], str]) -> Iterator[Callable[[], None]]:
+    """Yield a function that brings the display up to date.
+
+    A live table on a terminal; elsewhere plain lines every now and then. `waiting` says what, if anything, is being
+    waited for.
+    """
+    if not console.is_terminal:
+        last = time.monotonic()
+
+        def say() -> None:
+            nonlocal last
+            if time.monotonic() - last < PLAIN_SECONDS:
+                return
+            last = time.monotonic()
+            for entry in board.entries:
+                if entry.state == "running":
+                    now = facts(entry)
+                    where = f"step {now['step']}/{now['steps']}, loss {now['loss']:.3f}" if now["loss"] else "starting"
+                    left = f", {duration(now['seconds_left'])} left" if now["seconds_left"] is not None else ""
+                    console.print(f"{entry.name}: {where}{left}", markup=False, highlight=False)
+            if wait := waiting():
+                console.print(wait, markup=False, highlight=False)
+
+        yield say
+        return
+
+    def drawn() -> RenderableType:
+        return Group(Text(f"{board.study.name}: {board.progress}"), table(board.entries), Text(waiting(), style="dim"))
+
+    with Live(drawn(), console=console, refresh_per_second=4, transient=True) as live:
+        yield lambda: live.update(drawn())
+
+
+def last_metric(directory: Path) -> MetricRecord | None:
+    """Return the newest training metric, reading only the end of the file."""
+    path = directory / METRICS
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 2000))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return None
+    newest = next((line for line in reversed(lines) if b'"train"' in line and line.startswith(b"{")), None)
+    return MetricRecord.model_validate_json(newest) if newest else None
+
+
+def as_json(board: Board) -> str:
+    """Write a study's state for machines."""
+    return json.dumps(
+        {
+            "study": board.study.name,
+            "stage": board.stage.name,
+            "progress": board.progress,
+            "done": board.count("complete", "diverged"),
+            "total": len(board.entries),
+            "runs": [facts(entry) for entry in board.entries],
+            "unreadable": list(board.troubles),
+        },
+        indent=1,
+        allow_nan=False,
+        default=str,
+    )

@@ -1,0 +1,135 @@
+"""Where every run of a study stands: done, at work (here or elsewhere), waiting, failed.
+
+Nothing is kept but the run directories; the board is made from them and can be made again at any time.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from oelm.errors import BadRecord, UnknownName
+from oelm.files import write_atomically
+from oelm.record.schema import RunRecord
+from oelm.record.stages import CHOICE, Stage, by_declaration, is_settled, stage_of
+from oelm.record.store import RECORD, find_records, read_record, run_directory
+from oelm.runner.claim import Claim, holder
+from oelm.spec.run import RunSpec, declared, fingerprint
+from oelm.study import AnyStudy
+
+State = Literal["complete", "diverged", "running", "interrupted", "failed", "waiting"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of the study as it stands."""
+
+    run: RunSpec
+    directory: Path | None
+    """None: nothing has begun, and where it will be is not known before the run is bound to its data."""
+    record: RunRecord | None = None
+    claim: Claim | None = None
+    trouble: str | None = None
+    """Why its record cannot be read. Such a run is never started over what is there."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.run.label or f"{self.run.arm}, seed {self.run.seed}"
+
+    @property
+    def state(self) -> State:
+        """What to do with it: a run that says it is running and has no live process was killed, and is to go on."""
+        if self.trouble:
+            return "failed"
+        if self.record and is_settled(self.record):
+            return "complete" if self.record.status == "complete" else "diverged"
+        if self.claim:
+            return "running"
+        if self.record is None:
+            return "waiting"
+        return "failed" if self.record.status == "failed" else "interrupted"
+
+
+class Board:
+    """The runs of a study's stage, looked up once and then one by one as they change."""
+
+    def __init__(
+        self,
+        study: AnyStudy,
+        root: Path,
+        *,
+        only: tuple[str, ...] = (),
+        bind: Callable[[RunSpec], RunSpec] | None = None,
+    ) -> None:
+        self.study, self.root, self.only, self._bind = study, root, only, bind
+        found, bad = find_records(root) if root.is_dir() else ([], [])
+        self.troubles = tuple(map(str, bad))
+        self._directories = {fingerprint(declared(record.spec)): directory for directory, record in found}
+        self._records = by_declaration(record for _, record in found)
+        self.stage: Stage
+        self.entries: list[Entry]
+        self.advance()
+        if only and not self.entries:
+            raise UnknownName(
+                "run", ", ".join(only), {run.label or run.arm for run in self.stage.runs}, "--only takes patterns, too."
+            )
+
+    def advance(self) -> bool:
+        """Expand the stage that the records have reached; return whether there are runs that were not there before."""
+        before = len(self.stage.runs) if hasattr(self, "stage") else 0
+        self.stage = stage_of(self.study, self._records)
+        if self.stage.choice is not None:
+            path, text = self.root / CHOICE, self.stage.choice.model_dump_json(indent=1) + "\n"
+            if self._bind and (not path.exists() or path.read_text() != text):  # those who only look write nothing
+                write_atomically(path, text)
+        self.entries = [self._entry(run) for run in self.stage.runs if self._wanted(run)]
+        return len(self.stage.runs) > before
+
+    def refresh(self, entry: Entry) -> Entry:
+        """Look at one run again."""
+        place = next(place for place, known in enumerate(self.entries) if known.directory == entry.directory)
+        fresh = _looked_up(entry.run, entry.directory)
+        self.entries[place] = fresh
+        if fresh.record:
+            self._records[fingerprint(declared(entry.run))] = fresh.record
+        return fresh
+
+    def count(self, *states: State) -> int:
+        """Count the runs in some states."""
+        return sum(entry.state in states for entry in self.entries)
+
+    @property
+    def progress(self) -> str:
+        """How much of what is known to be run is done: "5/7, 71 %"."""
+        done, total = self.count("complete", "diverged"), len(self.entries)
+        stage = f"{self.stage.name} stage: " if self.stage.tune else ""
+        return f"{stage}{done}/{total}, {100 * done // max(1, total)} %"
+
+    def _wanted(self, run: RunSpec) -> bool:
+        names = (run.label or "", (run.label or "").partition("_")[0], run.arm, fingerprint(run))
+        return not self.only or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self.only)
+
+    def _entry(self, run: RunSpec) -> Entry:
+        key = fingerprint(run)
+        if self._bind:
+            run = self._bind(run)
+            directory: Path | None = run_directory(self.root, run)
+        else:
+            directory = self._directories.get(key)
+        return _looked_up(run, directory)
+
+
+def _looked_up(run: RunSpec, directory: Path | None) -> Entry:
+    if directory is None:
+        return Entry(run, None)
+    claim = holder(directory)  # before the record: one that ends between the two looks has then written its end
+    if not (directory / RECORD).exists():
+        return Entry(run, directory, claim=claim)
+    try:
+        return Entry(run, directory, read_record(directory), claim)
+    except BadRecord as error:
+        return Entry(run, directory, claim=claim, trouble=str(error))
