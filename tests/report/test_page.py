@@ -58,7 +58,7 @@ class Reader(HTMLParser):
 def report(study: Study, root: Path, lang: str = "en") -> tuple[Any, Reader, str]:
     """Write a report; return the comparison, the page as read and the Markdown."""
     out = root / "out" / "report"
-    comparison = write_report(study, root / "runs", out, lang)
+    (comparison,) = write_report(study, root / "runs", out, lang).comparisons
     return comparison, Reader((out / "report.html").read_text()), (out / "report.md").read_text()
 
 
@@ -81,7 +81,7 @@ def test_the_verdict_stands_above_the_numbers_in_plain_words(
     comparison, page, text = report(study, tmp_path, lang)
     assert comparison.rows[1].verdict == "not met"
     for medium in (page.text, text):
-        assert medium.index(study.question) < medium.index(verdict) < medium.index("12,346")
+        assert medium.index(study.question) < medium.index(verdict) < medium.index("4.06")
 
 
 def test_the_page_needs_nothing_but_itself(study: Study, write_run: Any, tmp_path: Path) -> None:
@@ -97,11 +97,12 @@ def test_the_page_needs_nothing_but_itself(study: Study, write_run: Any, tmp_pat
 def test_every_figure_leads_to_its_evidence_and_on_to_its_record(study: Study, write_run: Any, tmp_path: Path) -> None:
     filled(study, write_run)
     _, page, text = report(study, tmp_path)
-    inner = [href for href in page.hrefs if href.startswith("#")]
+    inner = [href for href in page.hrefs if href.startswith("#evidence-")]
     outer = {unquote(href) for href in page.hrefs if not href.startswith("#")}
     assert {href[1:] for href in inner} <= set(page.ids)
     assert len(set(inner)) == 2
-    assert len(inner) == 6 + 8  # seeds, perplexity, parameters, speed, floor; and the arm's difference, interval
+    # The table: seeds and perplexity of both, the arm's difference and interval. Then how sure, and what it costs.
+    assert len(inner) == (2 + 4) + 4 + 2 * 4
     assert len(page.ids) == len(set(page.ids))
     records = {path.resolve() for path in (tmp_path / "runs").glob(f"*/{RECORD}")}
     assert {(tmp_path / "out" / "report" / href).resolve() for href in outer} == records
@@ -255,7 +256,9 @@ def test_the_same_records_give_the_same_page(study: Study, write_run: Any, tmp_p
     filled(study, write_run)
     report(study, tmp_path)
     first = {path.name: path.read_bytes() for path in (tmp_path / "out" / "report").iterdir()}
-    assert set(first) == {"report.html", "report.md", "convergence.svg", "convergence.png"}
+    drawn = {f"{name}.{kind}" for name in ("convergence", "forest", "ablation") for kind in ("svg", "png")}
+    tables = {f"{name}.csv" for name in ("results", "statistics", "ablation", "convergence", "cost")}
+    assert set(first) == {"report.html", "report.md", "tables.tex"} | drawn | tables
     report(study, tmp_path)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out" / "report").iterdir()} == first
 
@@ -267,12 +270,11 @@ import json, sys
 from pathlib import Path
 from oelm.study import Study
 from oelm.report.page import write_report
-from oelm.report.tables import results, terminal
-from oelm.report.wording import wording
+from oelm.report.typeset import terminal
 early = [name for name in ("matplotlib", "scipy", "jinja2", "rich") if name in sys.modules]
 study = Study.model_validate_json({study.model_dump_json()!r})
-comparison = write_report(study, Path({str(tmp_path / "runs")!r}), Path({str(tmp_path / "out")!r}))
-terminal(results(comparison, wording("en")), "t", 80)
+written = write_report(study, Path({str(tmp_path / "runs")!r}), Path({str(tmp_path / "out")!r}))
+terminal(written.document.tables[0], "t", 80)
 heavy = [name for name in ("torch", "transformers", "matplotlib.pyplot") if name in sys.modules]
 print(json.dumps([early, heavy]))
 """

@@ -17,7 +17,6 @@ from oelm.errors import NotCarriedOut, RunFailed, UsageError
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
 from oelm.models.families import architecture_of
-from oelm.models.gpt import GPT
 from oelm.record.schema import CostRecord, ParametersRecord, ResultRecord, RunRecord
 from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_timing

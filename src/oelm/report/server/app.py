@@ -22,7 +22,7 @@ from oelm.report.server.folder import Folder
 from oelm.report.server.guard import LOCAL, REPORT_POLICY, Guard
 from oelm.report.server.index import REPORT, Index, Run
 from oelm.report.server.views import (
-    REPORT_FILES,
+    REPORT_FORMATS,
     RUN_FILES,
     compare_view,
     jsonable,
@@ -125,7 +125,7 @@ class ResultsPage:
         study = self.index.studies.get(place.removesuffix(REPORT).removesuffix("/"))
         if run is not None and name in RUN_FILES:
             path = run.seen.directory / name
-        elif study is not None and name in REPORT_FILES and place.split("/")[-1] == REPORT:
+        elif study is not None and name.endswith(REPORT_FORMATS) and place.split("/")[-1] == REPORT:
             path = study.directory / REPORT / name
         else:
             raise HTTPException(404, "There is no such file of a run or a report.")

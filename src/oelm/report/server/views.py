@@ -14,14 +14,13 @@ from oelm.analysis.fairness import BOUND_LATER, meaning, shown
 from oelm.errors import BadRecord, UsageError
 from oelm.record.schema import RunRecord
 from oelm.record.store import METRICS, RECORD
-from oelm.report.page import FIGURE, PAGE, TEXT
 from oelm.report.server.folder import Folder
 from oelm.report.server.index import Index, Run
 
 LOGS = ("training.log", "stderr.log")
 SAMPLES, ATTENTION, TIMING = "samples.txt", "attention.json", "timing_stats.json"
 RUN_FILES = (RECORD, METRICS, *LOGS, SAMPLES, ATTENTION, TIMING)
-REPORT_FILES = (PAGE, TEXT, f"{FIGURE}.svg", f"{FIGURE}.png")
+REPORT_FORMATS = (".html", ".md", ".tex", ".csv", ".svg", ".png")
 LOG_BYTES = 1 << 16
 """How much of a log is sent at a time."""
 FILE_BYTES = 1 << 20
