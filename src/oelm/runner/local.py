@@ -87,7 +87,7 @@ class LocalRunner:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self.board.count("failed", "interrupted", "waiting")
+        return self.board.count("failed", "interrupted", "waiting", "queued")
 
     def _step(self) -> bool:
         """Collect what has ended, start what fits; return whether there is more to do."""
