@@ -124,7 +124,7 @@ class SlurmRunner:
         self._watched.remove(job.id)
         if job.cancelled:
             self._given_up.add(directory)
-            self._say(entry, f"{job} by oelm cancel; the same command continues it")
+            self._say(entry, f"job {job.id} was stopped by oelm cancel; the same command continues it")
         elif job.state == "OUT_OF_MEMORY" or entry.state == "failed":
             self._failed[directory] += 1
             again = self._failed[directory] <= self.retries
@@ -216,7 +216,7 @@ class SlurmRunner:
         if trouble := self.board.slurm.trouble:
             return f"{trouble} Jobs go on without us; looking again every {ASK_SECONDS:.0f} s."
         queued = [entry.job for entry in self.board.entries if entry.state == "queued" and entry.job]
-        reasons = ", ".join(sorted({job.reason or job.state.lower() for job in queued}))
+        reasons = ", ".join(sorted({job.reason if job.is_waiting else "starting" for job in queued}))
         return f"{len(queued)} queued in Slurm: {reasons}" if queued else ""
 
     def _say_what_goes_on(self) -> None:

@@ -68,7 +68,7 @@ class Job:
         return self.state in _WAITING
 
     def __str__(self) -> str:
-        words = self.state.lower().replace("_", " ")
+        words = "starting" if self.state == "RUNNING" else self.state.lower().replace("_", " ")
         return f"job {self.id} {words}{f' ({self.reason})' if self.reason else ''}"
 
 
