@@ -35,7 +35,10 @@ def job(tiny_run, tmp_path):
     directory.mkdir()
     (directory / "spec.json").write_text(tiny_run(steps=20_000, checkpoint_every=10_000).model_dump_json())
     process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(directory), str(tmp_path / "requeued")], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", DRIVER, str(directory), str(tmp_path / "requeued")],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     yield process, directory
     process.kill()
@@ -51,7 +54,7 @@ def until_it_trains(process, directory):
 def test_before_the_time_limit_the_run_saves_itself_and_a_fresh_job_is_handed_over(job, tmp_path):
     process, directory = job
     until_it_trains(process, directory)
-    process.send_signal(signal.SIGUSR2)
+    os.killpg(process.pid, signal.SIGUSR2)  # as Slurm may: to everything that belongs to the job
     assert process.wait(120) == 3
     record = read_record(directory)
     assert record.status == "interrupted"
@@ -61,11 +64,11 @@ def test_before_the_time_limit_the_run_saves_itself_and_a_fresh_job_is_handed_ov
     assert again.function.directory == directory
 
 
-def test_a_wish_to_stop_that_is_repeated_still_lets_the_run_save_itself(job):
+def test_a_wish_to_stop_that_everybody_hears_several_times_still_lets_the_run_save_itself(job):
     process, directory = job
     until_it_trains(process, directory)
     for _ in range(5):
-        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)
         time.sleep(0.01)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1

@@ -67,5 +67,7 @@ def main(argv: list[str]) -> int:
     else:
         runner = LocalRunner(board, slots=slots, retries=retries, console=console)
     undone = runner.run()
+    if queued := board.count("queued"):
+        console.print(f"{queued} runs are queued in Slurm; with --slurm this command watches them.", highlight=False)
     conclude(study, root, lang="en")
     return 1 if undone else 0

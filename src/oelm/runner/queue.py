@@ -74,9 +74,10 @@ class Board:
         found, bad = find_records(root) if root.is_dir() else ([], [])
         self.troubles = tuple(map(str, bad))
         given = find_jobs(root)
-        self._directories = given | {fingerprint(declared(record.spec)): directory for directory, record in found}
+        self._directories = {job.run: directory for directory, job in given.items()}
+        self._directories |= {fingerprint(declared(record.spec)): directory for directory, record in found}
         settled = {directory for directory, record in found if is_settled(record)}
-        self.slurm = SlurmQueue(set(given.values()) - settled)
+        self.slurm = SlurmQueue([job.job for directory, job in given.items() if directory not in settled])
         self._records = by_declaration(record for _, record in found)
         self.stage: Stage
         self.entries: list[Entry]

@@ -7,9 +7,11 @@ directories and in Slurm's queue. Several may watch one study: only one at a tim
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from oelm.errors import RunLocked, UsageError
 from oelm.files import write_atomically
 from oelm.runner.claim import claimed
 from oelm.runner.display import reason, shown
-from oelm.runner.local import result_of
+from oelm.runner.local import checked, directory_of, result_of
 from oelm.runner.queue import Board, Entry
 from oelm.runner.slurm_job import SlurmJob
 from oelm.runner.slurm_queue import ASK_SECONDS, JobRecord, read_job, slurm, write_job
@@ -49,9 +51,7 @@ class SlurmRunner:
         retries: int = 0,
         console: Console | None = None,
     ) -> None:
-        if slots is not None and slots < 1:
-            raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
-        self.board, self.wish, self.slots, self.retries = board, wish, slots, retries
+        self.board, self.wish, self.slots, self.retries = board, wish, checked(slots), retries
         self.console = console or Console()
         self._folder = board.root.absolute() / FOLDER
         self._watched: set[str] = set()
@@ -79,9 +79,9 @@ class SlurmRunner:
     def _withdraw_cancellations(self) -> None:
         """Let runs go on that `oelm cancel` stopped before this call."""
         for entry in self.board.entries:
-            record = read_job(_of(entry))
+            record = read_job(directory_of(entry))
             if record and record.cancelled:
-                write_job(_of(entry), record.model_copy(update={"cancelled": False}))
+                write_job(directory_of(entry), record.model_copy(update={"cancelled": False}))
                 self.board.refresh(entry)
 
     def _step(self) -> bool:
@@ -106,14 +106,14 @@ class SlurmRunner:
     def _startable(self, entry: Entry) -> bool:
         """Whether to submit a run; never while a job for it may live."""
         idle = entry.state in ("waiting", "interrupted", "failed") and not entry.trouble
-        return idle and (entry.job is None or entry.job.has_ended) and _of(entry) not in self._given_up
+        return idle and (entry.job is None or entry.job.has_ended) and directory_of(entry) not in self._given_up
 
     def _noted(self, entry: Entry) -> None:
         """Say what has become of a run since the last look, and decide whether it gets another job."""
         if entry.state in ("complete", "diverged"):
             self._say(entry, result_of(entry))
             return
-        job, directory = entry.job, _of(entry)
+        job, directory = entry.job, directory_of(entry)
         if job is None or entry.state == "running":
             return
         if job.is_live:
@@ -136,15 +136,16 @@ class SlurmRunner:
 
     def _decided(self, entry: Entry, what: str, *, again: bool) -> None:
         if not again:
-            self._given_up.add(_of(entry))
-        logs = f"{self._folder}/{entry.job.id}_0_log.err" if entry.job else self._folder
-        self._say(entry, f"{what}; {'submitting it again' if again else 'giving up'} (see {_of(entry)} and {logs})")
+            self._given_up.add(directory_of(entry))
+        log = f"{FOLDER}/{entry.job.id}_0_log.err" if entry.job else FOLDER
+        then = "submitting it again" if again else "giving up"
+        self._say(entry, f"{what}; {then} (see {directory_of(entry)} and {self.board.root / log})")
 
     def _submit(self, entries: Sequence[Entry]) -> None:
         """Submit runs, one array for all that need the same, unless another runner is just doing so."""
         try:
             with claimed(self._folder):
-                if not self.board.slurm.ask([job.job for entry in entries if (job := read_job(_of(entry)))]):
+                if not self.board.slurm.ask([job.job for entry in entries if (job := read_job(directory_of(entry)))]):
                     return
                 fresh = [self.board.refresh(entry) for entry in entries]
                 groups: dict[tuple[int, int], list[Entry]] = {}
@@ -166,15 +167,16 @@ class SlurmRunner:
             return
         limit = len(entries) if self.slots is None else self.slots - live
         for entry in entries:
-            write_atomically(_of(entry) / "spec.json", entry.run.model_dump_json(indent=1) + "\n")
-        jobs = self._submitted([SlurmJob(_of(entry).absolute()) for entry in entries], cpus, gpus, limit)
-        for entry, job in zip(entries, jobs, strict=True):
-            write_job(_of(entry), JobRecord(job=job, run=fingerprint(declared(entry.run))))
-            self.board.slurm.add(job)
-            self._watched.add(job)
-            self.board.refresh(entry)
-        numbers = jobs[0] if len(jobs) == 1 else f"{jobs[0]} to {jobs[-1]}"
-        self.console.print(f"submitted {len(jobs)} runs to Slurm: {numbers}", highlight=False)
+            write_atomically(directory_of(entry) / "spec.json", entry.run.model_dump_json(indent=1) + "\n")
+        with _without_interruption():  # what was submitted must be written down
+            jobs = self._submitted([SlurmJob(directory_of(entry).absolute()) for entry in entries], cpus, gpus, limit)
+            for entry, job in zip(entries, jobs, strict=True):
+                write_job(directory_of(entry), JobRecord(job=job, run=fingerprint(declared(entry.run))))
+                self.board.slurm.add(job)
+                self._watched.add(job)
+                self.board.refresh(entry)
+        numbers = f"job {jobs[0]}" if len(jobs) == 1 else f"jobs {jobs[0]} to {jobs[-1]}"
+        self.console.print(f"submitted to Slurm: {_runs(len(jobs))}, {numbers}", highlight=False)
 
     def _submitted(self, jobs: Sequence[SlurmJob], cpus: int, gpus: int, limit: int) -> list[str]:
         """Let submitit submit; return Slurm's numbers of the jobs."""
@@ -207,8 +209,8 @@ class SlurmRunner:
         except submitit.core.utils.FailedJobError as error:
             lines = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
             raise UsageError(
-                f"Slurm took none of {len(jobs)} runs: {' '.join(lines)}. Nothing is lost: change the --slurm options "
-                "(sinfo shows partitions and their limits) and call again."
+                f"Slurm did not take {_runs(len(jobs))}: {' '.join(lines)}. Nothing is lost: change the --slurm "
+                "options (sinfo shows partitions and their limits) and call again."
             ) from error
         return [str(job.job_id) for job in given]
 
@@ -232,14 +234,21 @@ class SlurmRunner:
         self.console.print(f"{entry.name}: {words}", markup=False, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def _without_interruption() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
 def _needs(run: RunSpec) -> tuple[int, int]:
     """Return how many cores and how many GPUs a run needs."""
     gpus = run.train.processes if run.train.device == "cuda" else 0
     return run.train.threads * run.train.processes, gpus
-
-
-def _of(entry: Entry) -> Path:
-    """Return a run's directory, which it has once it is bound to its data."""
-    if entry.directory is None:
-        raise UsageError(f"{entry.name} is not bound to its data, so it has no folder to run in.")
-    return entry.directory

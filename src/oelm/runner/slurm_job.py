@@ -1,10 +1,11 @@
 """A run as the job that Slurm starts: a process that carries it out, and gives way when it is asked to.
 
 submitit pickles a `SlurmJob` when the run is submitted and calls it on the node; it holds one path and nothing else.
-The training is a child in a session of its own, so that Slurm's signals reach it through us only:
+The training is a child. Slurm sends its signals to us, and depending on its version and set-up to the child as well:
 
     SIGTERM   (scancel, preemption, `oelm cancel`): the child saves itself, then the job ends.
-    SIGUSR2   (submitit's, before the time limit and on preemption): the child saves itself, then the job is requeued.
+    SIGUSR2   (submitit's, before the time limit and on preemption): the child, which is deaf to it, is sent SIGTERM and
+              saves itself, then the job is requeued.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SlurmJob:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._child: subprocess.Popen[bytes] | None = None
-        self._leaving = self._asked = False
+        self._leaving = False
 
     def __call__(self) -> None:
         """Carry the run out, from its checkpoint if it has one.
@@ -46,6 +47,7 @@ class SlurmJob:
         if self._leaving:
             return
         run = RunSpec.model_validate_json((self.directory / "spec.json").read_text())
+        deaf_before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # the child inherits it; ours waits
         with (self.directory / "stderr.log").open("wb") as errors:
             self._child = subprocess.Popen(  # noqa: S603  (a command of our own)
                 command(run, self.directory),
@@ -53,8 +55,8 @@ class SlurmJob:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env={**os.environ, "OMP_NUM_THREADS": str(run.train.threads)},
-                start_new_session=True,
             )
+        signal.pthread_sigmask(signal.SIG_SETMASK, deaf_before)
         if self._leaving:  # asked between the last look and the child's birth
             self._stop()
         self._wait()
@@ -76,9 +78,7 @@ class SlurmJob:
         self._stop()
 
     def _stop(self) -> None:
-        """Ask the child to save itself; once only, as Slurm repeats itself and a second wish would not let it save."""
-        if self._child is not None and not self._asked:
-            self._asked = True
+        if self._child is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._child.pid, signal.SIGTERM)
 

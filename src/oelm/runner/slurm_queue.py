@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,13 +75,12 @@ class Job:
 class SlurmQueue:
     """The jobs of one study. Empty, and silent, where no run was ever given to Slurm."""
 
-    def __init__(self, directories: Iterable[Path]) -> None:
+    def __init__(self, ids: Sequence[str]) -> None:
         self.trouble: str | None = None
         """Why Slurm could not be asked, in words."""
-        records = [record for directory in directories if (record := read_job(directory))]
         self._found: dict[str, Job] = {}
         self._numbers: set[str] = set()
-        self.ask([record.job for record in records])
+        self.ask(ids)
 
     def ask(self, ids: Sequence[str]) -> bool:
         """Ask about some jobs at once; return whether Slurm answered. What was known before is kept if it did not."""
@@ -148,10 +147,10 @@ def write_job(directory: Path, record: JobRecord) -> None:
     write_atomically(directory / JOB, record.model_dump_json() + "\n")
 
 
-def find_jobs(root: Path) -> dict[str, Path]:
-    """Return where the runs are that were given to Slurm, by the fingerprint they were declared with."""
+def find_jobs(root: Path) -> dict[Path, JobRecord]:
+    """Return the runs of a study that were given to Slurm: their directories, and the jobs."""
     found = {path.parent: read_job(path.parent) for path in root.glob(f"*/{JOB}")}
-    return {record.run: directory for directory, record in found.items() if record}
+    return {directory: record for directory, record in found.items() if record}
 
 
 def _parsed(line: str) -> Job | None:
