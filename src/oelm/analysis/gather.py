@@ -54,7 +54,7 @@ def gather(found: Iterable[Found], *, force: bool = False, unreadable: Sequence[
     comparisons: list[Comparison] = []
     alone: list[str] = []
     for corpus, members in by_data(found).items():
-        methods = _methods(members)
+        methods = methods_of(members)
         if len(methods) > 1:
             comparisons.append(_compared(corpus, members, methods, force=force))
             continue
@@ -85,7 +85,7 @@ def by_data(found: Iterable[Found]) -> dict[str, list[Found]]:
     return named
 
 
-def _methods(members: Sequence[Found]) -> dict[str, MethodSpec]:
+def methods_of(members: Sequence[Found]) -> dict[str, MethodSpec]:
     """Name the methods: by the runs' arms, and where two share one, by arm and number."""
     names: dict[str, MethodSpec] = {}
     for _, record in members:

@@ -8,7 +8,7 @@ from pathlib import Path
 import oelm
 from oelm.analysis.compare import Comparison, Found
 from oelm.analysis.fairness import Evidence
-from oelm.analysis.gather import by_data, gather
+from oelm.analysis.gather import by_data, gather, methods_of
 from oelm.analysis.measure import Measure, measure_of
 from oelm.analysis.rows import Row
 from oelm.errors import IncomparableRuns, UsageError
@@ -66,7 +66,7 @@ def _comparisons(complete: Sequence[Found], say: Say) -> tuple[list[Comparison],
     compared: list[Comparison] = []
     answers: list[Answer] = []
     for corpus, members in by_data(complete).items():
-        if len({record.spec.method for _, record in members}) < 2:
+        if len(methods_of(members)) < 2:
             word = say("listing_alone")
             answers.append(Answer(corpus, "undecided", word, ", ".join(str(r.spec.label) for _, r in members)))
             continue

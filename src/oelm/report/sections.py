@@ -202,7 +202,7 @@ def beside_published(evidence: list[tuple[Row, Evidence]], out: Path, say: Say, 
         claimed = there.perplexity if row.measure.name == "perplexity" else 100 * (there.accuracy or 0)
         ratio = say("none")
         if claimed and there.corpus == item.spec.data.corpus:
-            ratio = say("percent", value=f"{100 * (here / claimed - 1):+.1f}")
+            ratio = say("percent", value=f"{round(100 * (here / claimed - 1), 1) + 0.0:+.1f}")
         lines.append(Line(
             (there.id, row.arm, shown_setting(item.spec.train.learning_rate),
              shown_figure(here, row.measure, say) + ONE_SEED * (len(row.evidence) == 1),

@@ -207,7 +207,6 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "listing_refused": ("{corpus}: not compared", "{corpus}：不作比较"),
     "listing_refused_why": ("The runs on it are not fair to one another: {reason}", "其上的运行彼此不公平：{reason}"),
     "heading_listing": ("The listed runs", "列出的运行"),
-    "heading_comparisons": ("Which of them may be compared", "其中哪些可以比较"),
     "corpus": ("corpus", "语料"),
     "status": ("state", "状态"),
     "run": ("run", "运行"),
@@ -297,7 +296,6 @@ FINAL: dict[str, tuple[str, str]] = {
     "kind": ("task", "任务"),
     "kind_text": ("language", "语言建模"),
     "kind_examples": ("classification", "分类"),
-    "tokens_seen": ("training tokens", "训练词元数"),
     "heading_trend": ("Does the loss grow with the corpus?", "损失是否随语料增大？"),
     "trend_caption": (
         "Differences of frozen head-wise orthogonal arms to their references, smallest corpus on top.",

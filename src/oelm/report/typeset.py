@@ -142,7 +142,8 @@ def comma_separated(table: Table) -> str:
 
 
 def _harmless(cell: str, column: Column) -> str:
-    return f"'{cell}" if not column.numeric and cell[:1] in "=+-@" else cell
+    flat = " ".join(cell.split())
+    return f"'{flat}" if not column.numeric and flat[:1] in tuple("=+-@") else flat
 
 
 def markdown_document(document: Document) -> str:
