@@ -1,7 +1,6 @@
 """Fine-tuning runs: what they leave, what they refuse, and that nothing stops them for good."""
 
 import json
-import random
 
 import numpy as np
 import pytest
@@ -24,25 +23,6 @@ from oelm.spec.train import TrainSpec
 
 from .conftest import carried_out
 from .test_run import assert_same_run, kill_campaign
-
-GOOD, BAD = ("good", "fine", "lovely", "warm", "bright"), ("bad", "poor", "awful", "cold", "dull")
-
-
-@pytest.fixture(scope="session")
-def reviews(tmp_path_factory):
-    """A folder of tiny reviews whose label is that of most of their words."""
-    folder = tmp_path_factory.mktemp("reviews")
-    draw = random.Random(0)
-    for name, count in (("train", 160), ("heldout", 40), ("dev", 40)):
-        rows = []
-        for _ in range(count):
-            label = draw.randrange(2)
-            words = draw.choices((BAD, GOOD)[label], k=draw.randint(2, 9)) + draw.choices(GOOD + BAD, k=1)
-            draw.shuffle(words)
-            rows.append(f"{' '.join(words)}\t{label}")
-        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
-    return folder
-
 
 TINY_GPT = GPTSpec(context=32, model_dim=32, num_layers=2, num_heads=4, dropout=0.1)
 

@@ -135,8 +135,8 @@ class ResultRecord(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def test_perplexity(self) -> float | None:
-        """Perplexity of the test split."""
-        return None if self.test_loss is None else perplexity(self.test_loss)
+        """Perplexity of the test split; labels have none."""
+        return None if self.test_loss is None or self.test_accuracy is not None else perplexity(self.test_loss)
 
 
 class RunRecord(Record):
