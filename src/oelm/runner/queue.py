@@ -16,6 +16,7 @@ from oelm.files import write_atomically
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE, Stage, by_declaration, is_settled, stage_of
 from oelm.record.store import RECORD, find_records, read_record, run_directory
+from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
 from oelm.runner.slurm_queue import Job, SlurmQueue, find_jobs
 from oelm.spec.run import RunSpec, declared, fingerprint
@@ -79,6 +80,7 @@ class Board:
         settled = {directory for directory, record in found if is_settled(record)}
         self.slurm = SlurmQueue([job.job for directory, job in given.items() if directory not in settled])
         self._records = by_declaration(record for _, record in found)
+        self._neighbours = Neighbours(root)
         self.stage: Stage
         self.entries: list[Entry]
         self.advance()
@@ -126,10 +128,13 @@ class Board:
         key = fingerprint(run)
         if self._bind:
             run = self._bind(run)
-            directory: Path | None = run_directory(self.root, run)
-        else:
-            directory = self._directories.get(key)
-        return _looked_up(run, directory, self.slurm)
+            known = self._directories.get(key)
+            mine = known is not None and known.name.endswith(f"_{fingerprint(run)}")
+            directory = known if known is not None and mine else run_directory(self.root, run)
+            if not mine and not directory.exists() and self._neighbours.adopt(fingerprint(run), directory):
+                self._records[key] = read_record(directory)
+            return _looked_up(run, directory, self.slurm)
+        return _looked_up(run, self._directories.get(key), self.slurm)
 
 
 def _looked_up(run: RunSpec, directory: Path | None, slurm: SlurmQueue) -> Entry:
