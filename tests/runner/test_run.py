@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from oelm.errors import BadData, OelmError, RunFailed, RunLocked, UsageError
 from oelm.models.gpt import GPT
 from oelm.record.store import read_metrics, read_record
+from oelm.runner.bind import bound
 from oelm.runner.restore import restore
-from oelm.runner.run import bound
 from oelm.spec.model import GPTSpec
 
 from .conftest import carried_out, forked, killed_at
@@ -116,7 +116,7 @@ def test_a_restored_model_is_the_trained_one_and_still_frozen(complete):
     from oelm.runner.language import language_task
 
     task = language_task(restored.run, tokens, restored.model, torch.device("cpu"))
-    assert task.loss(restored.model, "test") == record.result.test_loss
+    assert task.measure(restored.model, "test").loss == record.result.test_loss
 
 
 METHODS = ["baseline", "oelm-progressive:0.2-0.8", "oelm-every:3", "oelm+core+diagonal+low-rank+bias+mix+temperature"]

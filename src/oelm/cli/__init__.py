@@ -18,6 +18,7 @@ VERBS = {
     "cost": "count what a training step costs, and what a method saves of it",
     "prepare": "turn text into token files",
     "train": "carry out one run",
+    "plan": "show what a study takes before it runs",
     "run": "carry out a study, and continue it where it stopped",
     "status": "show where the runs of a study stand",
     "logs": "print what a run has said",

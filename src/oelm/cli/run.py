@@ -39,9 +39,9 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from oelm.cli.report import conclude
+    from oelm.runner.bind import bound
     from oelm.runner.local import LocalRunner
     from oelm.runner.queue import Board
-    from oelm.runner.run import bound
 
     console = Console()
     console.print(f"{study.name}: {study.question}", highlight=False)

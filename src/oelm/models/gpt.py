@@ -166,7 +166,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A causal language model."""
+    """A causal language model; with `labels` also a classifier that reads the last token of a text."""
 
     def __init__(self, spec: GPTSpec, seed: int = 0, device: str | torch.device = "cpu") -> None:
         super().__init__()
@@ -184,6 +184,7 @@ class GPT(nn.Module):
             self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.num_layers))
             self.norm = (nn.LayerNorm if spec.norm == "layer" else nn.RMSNorm)(spec.model_dim, eps=1e-5)
             self.dropout = nn.Dropout(spec.dropout)
+            self.classifier = nn.Linear(spec.model_dim, spec.labels) if spec.labels else None
         if torch.device(device).type != "meta":
             self.initialise(seed)
 
@@ -203,6 +204,14 @@ class GPT(nn.Module):
         if targets_BT is None:
             return hidden_BTD @ self.token_embedding.weight.T
         return chunked_cross_entropy(hidden_BTD, self.token_embedding.weight, targets_BT)
+
+    def classify(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """Return the logits of the labels. Texts are padded at their end, where causal attention does not look."""
+        if self.classifier is None:
+            raise InvalidSpec("this GPT has no classification head; build it with model.labels.")
+        hidden_BTD = self.hidden(ids_BT)
+        last_BD = hidden_BTD[torch.arange(len(lengths_B), device=ids_BT.device), lengths_B - 1]
+        return self.classifier(last_BD)  # type: ignore[no-any-return]
 
     def hidden(self, ids_BT: Tensor, cache: list[LayerCache] | None = None) -> Tensor:
         """Return the last hidden states. A cache holds the past of `ids` and is brought up to date."""

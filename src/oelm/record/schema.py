@@ -93,10 +93,18 @@ class DataRecord(Record):
     vocab_size: int
     floor: dict[str, float] = {}
     """Nats per token that no model can beat, by split, where the corpus is generated."""
+    rows: dict[str, int] = {}
+    """Labelled texts by split."""
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was left out, cut or found twice."""
 
 
 class ResultRecord(Record):
-    """What came out. The figure to report is `test_loss`, at the end of training; `best` is secondary."""
+    """What came out. The figure to report is that of the test split at the end of training; `best` is secondary.
+
+    It is `test_loss`, and for labelled text `test_accuracy`.
+    """
 
     val_loss: float
     test_loss: float | None
@@ -106,11 +114,22 @@ class ResultRecord(Record):
     tokens_per_second: float
     flop_utilisation: float | None = None
     peak_memory_bytes: int
+    val_accuracy: float | None = None
+    test_accuracy: float | None = None
+    best_val_accuracy: float | None = None
+    val_f1: float | None = None
+    """Macro-averaged: the mean over the labels, however often each occurs."""
+    test_f1: float | None = None
 
     @property
     def tuning_score(self) -> float:
-        """What tuning minimises: the loss on the whole validation split at the end of training."""
-        return self.val_loss
+        """What tuning minimises, on the whole validation split at the end of training: the loss, or for labels errors.
+
+        To the share of errors a millionth of the loss is added, which decides between equal shares alone.
+        """
+        if self.val_accuracy is None:
+            return self.val_loss
+        return 1 - self.val_accuracy + 1e-6 * min(self.val_loss, 10.0)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -153,3 +172,4 @@ class MetricRecord(Record):
     """Training seconds so far, without validation and checkpoints."""
     learning_rate: float | None = None
     tokens_per_second: float | None = None
+    accuracy: float | None = None
