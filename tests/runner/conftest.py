@@ -8,7 +8,8 @@ import traceback
 import torch
 
 from oelm.record.store import METRICS
-from oelm.runner.run import bound, execute
+from oelm.runner.bind import bound
+from oelm.runner.run import execute
 
 
 def carried_out(run, directory):

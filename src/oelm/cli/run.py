@@ -47,9 +47,10 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from oelm.cli.report import conclude
+    from oelm.record.store import write_study
+    from oelm.runner.bind import bound
     from oelm.runner.local import LocalRunner
     from oelm.runner.queue import Board
-    from oelm.runner.run import bound
     from oelm.runner.slurm import SlurmRunner
 
     console = Console()
@@ -60,6 +61,7 @@ def main(argv: list[str]) -> int:
         console.print(trouble, markup=False, highlight=False, soft_wrap=True)
     if done := board.count("complete", "diverged"):
         console.print(f"{done} of {len(board.entries)} runs are done already.", highlight=False)
+    write_study(root, study)
     slots, retries = arguments.slots, arguments.retries
     runner: LocalRunner | SlurmRunner
     if arguments.slurm or any(word.startswith("--slurm.") for word in argv):

@@ -233,8 +233,9 @@ def result_of(entry: Entry) -> str:
     result = entry.record.result if entry.record else None
     if result is None:
         return reason(entry) or entry.state
-    perplexity = result.test_perplexity
-    figure = f"test perplexity {perplexity:.3f}, " if perplexity is not None else ""
+    figure = f"test perplexity {result.test_perplexity:.3f}, " if result.test_perplexity is not None else ""
+    if result.test_accuracy is not None:
+        figure = f"test accuracy {result.test_accuracy:.2%}, "
     return f"{figure}{result.tokens_per_second:,.0f} tokens/s"
 
 
