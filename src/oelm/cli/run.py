@@ -72,4 +72,4 @@ def main(argv: list[str]) -> int:
     if queued := board.count("queued"):
         console.print(f"{queued} runs are queued in Slurm; with --slurm this command watches them.", highlight=False)
     conclude(study, root, lang="en")
-    return 1 if undone else 0
+    return 1 if undone or board.lost else 0

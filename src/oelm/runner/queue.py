@@ -114,6 +114,13 @@ class Board:
         return sum(entry.state in states for entry in self.entries)
 
     @property
+    def lost(self) -> int:
+        """How many runs of the last stage diverged: answers where a rate is tuned, holes where it is confirmed."""
+        confirming = {fingerprint(run) for run in self.stage.confirm}
+        diverged = (entry.run for entry in self.entries if entry.state == "diverged")
+        return sum(fingerprint(declared(run)) in confirming for run in diverged)
+
+    @property
     def progress(self) -> str:
         """How much of what is known to be run is done: "5/7, 71 %"."""
         done, total = self.count("complete", "diverged"), len(self.entries)
