@@ -73,6 +73,9 @@ class LocalRunner:
 
         Ctrl-C, SIGTERM or a closed terminal ask every run to save itself, and wait for them.
         """
+        for entry in self.board.entries:
+            if entry.trouble:
+                self._say(entry, f"cannot be run: {entry.trouble}")
         before = {number: signal.signal(number, _interrupt) for number in _asked_to_stop()}
         try:
             with shown(self.board, self.console, lambda: self._waiting_for) as refresh:

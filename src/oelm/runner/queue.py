@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from oelm.errors import BadRecord, UnknownName
+from oelm.errors import BadRecord, OelmError, UnknownName
 from oelm.files import write_atomically
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE, Stage, by_declaration, is_settled, stage_of
@@ -37,7 +37,7 @@ class Entry:
     job: Job | None = None
     """What it was given to Slurm as, if it was."""
     trouble: str | None = None
-    """Why its record cannot be read. Such a run is never started over what is there."""
+    """Why its record cannot be read, or its data not be had. Nothing is started then, least of all over a record."""
 
     @property
     def name(self) -> str:
@@ -134,7 +134,10 @@ class Board:
     def _entry(self, run: RunSpec) -> Entry:
         key = fingerprint(run)
         if self._bind:
-            run = self._bind(run)
+            try:
+                run = self._bind(run)
+            except OelmError as error:  # its data are not to be had: told, while the other runs go on
+                return Entry(run, None, trouble=str(error))
             known = self._directories.get(key)
             mine = known is not None and known.name.endswith(f"_{fingerprint(run)}")
             directory = known if known is not None and mine else run_directory(self.root, run)
