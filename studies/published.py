@@ -13,6 +13,8 @@ small pretrained encoder stands for BERT-base; there is no MNLI without a networ
 Expected there: the frozen arms behind the baseline on stories, and the random arm as bad as uniform attention.
 """
 
+from pathlib import Path
+
 from oelm import DataSpec, ExamplesSpec, ForeignSpec, Listing, RunSpec, TrainSpec, named_method
 from oelm.spec.model import ModelSpec, named_size
 
@@ -108,7 +110,38 @@ def mini() -> Listing:
         )
         for name, corpus, method, rate, steps in GPT
     ]
-    return Listing(name="published-mini", question=QUESTION, listed=tuple(gpt))
+    bert = [
+        run(
+            name,
+            method,
+            ForeignSpec(name="minilm", labels=LABELS[corpus]),
+            at_hand(corpus),
+            TrainSpec(
+                epochs=2 if corpus == "sst2" else 3,
+                batch_size=32 if corpus == "sst2" else 16,
+                learning_rate=3 * rate,
+                warmup_steps=25,
+                decay="linear",
+                eval_every="epoch",
+                eval_tokens=16_384,
+            ),
+        )
+        for name, corpus, method, rate in BERT
+    ]
+    return Listing(name="published-mini", question=QUESTION, listed=(*gpt, *bert))
+
+
+def at_hand(corpus: str) -> ExamplesSpec:
+    """Return some thousand labelled rows: from `data/<corpus>`, from the real data beside the project, or the hub."""
+    drawn_from, folder = ("sst2", "sst2") if corpus == "sst2" else ("xnli", "xnli-en")
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data" / folder
+    prepared = Path("data") / drawn_from
+    return ExamplesSpec(
+        corpus=drawn_from,
+        rows=4000 if corpus == "sst2" else None,
+        seed=1 if corpus == "mnli" else 0,
+        source=beside if beside.is_dir() and not prepared.is_dir() else None,
+    )
 
 
 study = published()

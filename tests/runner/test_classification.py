@@ -1,7 +1,6 @@
 """Fine-tuning runs: what they leave, what they refuse, and that nothing stops them for good."""
 
 import json
-import random
 
 import numpy as np
 import pytest
@@ -16,56 +15,11 @@ from oelm.runner.bind import bound
 from oelm.runner.classification import macro_f1
 from oelm.runner.restore import restore
 from oelm.runner.tasks import task_of
-from oelm.spec.data import ExamplesSpec
-from oelm.spec.method import named_method
-from oelm.spec.model import ForeignSpec, GPTSpec
-from oelm.spec.run import RunSpec, declared, fingerprint
-from oelm.spec.train import TrainSpec
+from oelm.spec.model import ForeignSpec
+from oelm.spec.run import declared, fingerprint
 
-from .conftest import carried_out
+from .conftest import TINY_GPT, carried_out
 from .test_run import assert_same_run, kill_campaign
-
-GOOD, BAD = ("good", "fine", "lovely", "warm", "bright"), ("bad", "poor", "awful", "cold", "dull")
-
-
-@pytest.fixture(scope="session")
-def reviews(tmp_path_factory):
-    """A folder of tiny reviews whose label is that of most of their words."""
-    folder = tmp_path_factory.mktemp("reviews")
-    draw = random.Random(0)
-    for name, count in (("train", 160), ("heldout", 40), ("dev", 40)):
-        rows = []
-        for _ in range(count):
-            label = draw.randrange(2)
-            words = draw.choices((BAD, GOOD)[label], k=draw.randint(2, 9)) + draw.choices(GOOD + BAD, k=1)
-            draw.shuffle(words)
-            rows.append(f"{' '.join(words)}\t{label}")
-        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
-    return folder
-
-
-TINY_GPT = GPTSpec(context=32, model_dim=32, num_layers=2, num_heads=4, dropout=0.1)
-
-
-@pytest.fixture(scope="session")
-def reviewing(reviews):
-    """Make a run: `reviewing("oelm-freeze", epochs=2)`; keywords are fields of TrainSpec."""
-
-    def make(method="baseline", model=TINY_GPT, data=None, **train):
-        settings = {"epochs": 4, "batch_size": 16, "warmup_steps": 3, "learning_rate": 3e-3, "eval_every": "epoch",
-                    "checkpoint_every": 3} | train  # fmt: skip
-        return RunSpec(
-            arm=method,
-            method=named_method(method),
-            model=model,
-            data=ExamplesSpec(
-                **{"corpus": "sst2", "source": reviews, "vocab_size": 300, "max_length": 32} | (data or {})
-            ),
-            train=TrainSpec(**settings),
-        )
-
-    return make
-
 
 TINY_BERT = ForeignSpec(name="bert-tiny", pretrained=False)
 

@@ -110,16 +110,17 @@ class ResultRecord(Record):
     test_loss: float | None
     best_val_loss: float
     best_step: int
-    train_tokens: int
-    tokens_per_second: float
-    flop_utilisation: float | None = None
-    peak_memory_bytes: int
     val_accuracy: float | None = None
+    """The share of labelled texts that is labelled rightly; so are the next two."""
     test_accuracy: float | None = None
     best_val_accuracy: float | None = None
     val_f1: float | None = None
     """Macro-averaged: the mean over the labels, however often each occurs."""
     test_f1: float | None = None
+    train_tokens: int
+    tokens_per_second: float
+    flop_utilisation: float | None = None
+    peak_memory_bytes: int
 
     @property
     def tuning_score(self) -> float:
@@ -134,8 +135,8 @@ class ResultRecord(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def test_perplexity(self) -> float | None:
-        """Perplexity of the test split."""
-        return None if self.test_loss is None else perplexity(self.test_loss)
+        """Perplexity of the test split; labels have none."""
+        return None if self.test_loss is None or self.test_accuracy is not None else perplexity(self.test_loss)
 
 
 class RunRecord(Record):
@@ -160,6 +161,8 @@ class RunRecord(Record):
     failure: Failure | None = None
     """Of what kind, where the status is `failed`."""
     error: str | None = None
+    imported: bool = False
+    """Whether another program made the run, so that this one vouches for nothing but having read its files."""
 
 
 class MetricRecord(Record):
