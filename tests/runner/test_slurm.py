@@ -65,7 +65,7 @@ def stand_in(tmp_path, monkeypatch):
 
 @pytest.fixture
 def runner_of(tmp_path):
-    from oelm.runner.run import bound
+    from oelm.runner.bind import bound
 
     def make(study, wish=None, **options):
         board = Board(study, tmp_path / "runs" / study.name, bind=lambda run: bound(run)[0])
