@@ -54,7 +54,8 @@ def test_a_name_that_a_spreadsheet_would_run_is_kept_from_it() -> None:
 def test_markdown_has_every_part_of_every_section() -> None:
     section = Section(
         "s", "Heading", ("A sentence.",), (Answer("arm", "met", "met", "It is.", (("record", "r.json"),)),), TABLE,
-        remarks=(Remark("x", "why", "x.json"), Remark("y", "no")), folds=(Fold("seed 0", "spec", (("commit", "c", None),)),),
+        remarks=(Remark("x", "why", "x.json"), Remark("y", "no")),
+        folds=(Fold("seed 0", "spec", (("commit", "c", None),)),),
     )  # fmt: skip
     text = markdown_document(Document("Title", "Why?", (section,), "made by"))
     for part in ("# Title", "## Heading", "A sentence.", "**arm: met.** It is. [record](r.json)", "| a\\_b &amp; c |",

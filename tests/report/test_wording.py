@@ -50,7 +50,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 def code() -> str:
     room = Path(next(iter(oelm.report.__path__)))
-    files = [path for path in (*room.glob("*.py"), *room.glob("templates/*"))]
+    files = (*room.glob("*.py"), *room.glob("templates/*"))
     return "".join(path.read_text() for path in files if path.name not in ("wording.py", "sentences.py"))
 
 

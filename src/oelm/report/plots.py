@@ -75,8 +75,9 @@ def waterfall(bars: Sequence[Bar], axis: str, *, relative: bool) -> Figure:
         left, right = sorted((scaled(start), scaled(end)))
         colour = COLOURS[1] if bar.mean > 0 else COLOURS[2]
         # Gains are hatched as well as green, so that print keeps them apart from losses.
-        hatch = {"hatch": "///", "facecolor": "none"} if bar.mean <= 0 else {"facecolor": colour}
-        axes.barh(place, right - left, left=left, height=0.55, edgecolor=colour, linewidth=1.2, **hatch)
+        (patch,) = axes.barh(place, right - left, left=left, height=0.55, edgecolor=colour, linewidth=1.2)
+        patch.set_facecolor(colour if bar.mean > 0 else "none")
+        patch.set_hatch("" if bar.mean > 0 else "///")
         if bar.interval:
             low, high = scaled(start + bar.interval.low), scaled(start + bar.interval.high)
             axes.plot([low, high], [place, place], color=INK, linewidth=1.3)
