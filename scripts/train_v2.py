@@ -14,7 +14,8 @@ from pathlib import Path
 
 from oelm.errors import OelmError
 from oelm.interop.predecessor import PublishedCheckpoints, parser, read_published, run_of
-from oelm.runner.run import bound, execute
+from oelm.runner.bind import bound
+from oelm.runner.run import execute
 from oelm.train.loop import Interrupted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,22 @@ def tiny_run(tiny_data):
         )
 
     return make
+
+
+GOOD, BAD = ("good", "fine", "lovely", "warm", "bright"), ("bad", "poor", "awful", "cold", "dull")
+
+
+@pytest.fixture(scope="session")
+def reviews(tmp_path_factory):
+    """A folder of tiny reviews whose label is that of most of their words."""
+    folder = tmp_path_factory.mktemp("reviews")
+    draw = random.Random(0)
+    for name, count in (("train", 160), ("heldout", 40), ("dev", 40)):
+        rows = []
+        for _ in range(count):
+            label = draw.randrange(2)
+            words = draw.choices((BAD, GOOD)[label], k=draw.randint(2, 9)) + draw.choices(GOOD + BAD, k=1)
+            draw.shuffle(words)
+            rows.append(f"{' '.join(words)}\t{label}")
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    return folder

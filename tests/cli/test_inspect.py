@@ -50,7 +50,6 @@ def test_our_own_sizes_never_import_transformers():
     [
         (["medum-512"], "Did you mean 'medium-512'"),
         (["nano", "--method", "oelm-freez"], "Did you mean 'oelm-freeze'"),
-        (["nano", "--labels", "3"], "which predicts tokens"),
         (["no/such-model-anywhere-at-all"], "could not be read"),
         (["nano", "--method", "oelm-partial:7"], "has 2 layers"),
     ],

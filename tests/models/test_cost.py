@@ -107,7 +107,15 @@ def test_every_form_of_our_gpt_costs_its_closed_form(key_heads, thin, positions,
     )
 
 
-@pytest.mark.parametrize("method", ["baseline", "oelm-freeze", "oelm-slice", "uniform", "oelm-qk-ffn"])
+FOLDED = [
+    f"{base}+{parts}" for base in ("oelm", "baseline") for parts in ("core", "diagonal", "low-rank", "core+low-rank")
+]
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["baseline", "oelm-freeze", "oelm-slice", "uniform", "oelm-qk-ffn", "oelm+bias+mix+temperature+shift", *FOLDED],
+)
 def test_the_count_of_our_gpt_equals_torchs_own(method, monkeypatch):
     # torch's counter does not see products in place; the plain loss does the same work in plain sight.
     monkeypatch.setattr("oelm.models.gpt.chunked_cross_entropy", plain_cross_entropy)
@@ -179,17 +187,17 @@ def test_a_fused_tensor_computes_the_gradient_of_its_frozen_rows_and_saves_no_fl
     assert cost.forward_flops["q+k+v"] == 2 * 2 * 16 * 2 * 32 * 96
 
 
-def test_products_that_a_repair_adds_count_against_what_the_method_removes():
-    model = with_method(NANO, "oelm-freeze")
-    before = training_cost(model, 2, 16)
-    attention = model.blocks[0].attention
-    attention.core = nn.Parameter(torch.zeros(NANO.head_size, NANO.head_size))
-    plain = attention.queries_and_keys
-    attention.queries_and_keys = lambda q, k, cache: plain(q @ attention.core, k, cache)
-    after = training_cost(model, 2, 16)
-    product = 2 * 2 * 16 * NANO.model_dim * NANO.head_size
-    assert before.removed_flops - after.removed_flops == 3 * product
-    assert after.forward_flops["attention"] - before.forward_flops["attention"] == product
+def test_what_is_folded_into_frozen_weights_takes_back_what_freezing_them_removed():
+    frozen, core, diagonal = (
+        training_cost(with_method(NANO, method), 2, 16) for method in ("oelm-freeze", "oelm-core", "oelm-diagonal")
+    )
+    forward = closed_form_of_gpt(NANO, 2, 16)
+    folding = 2 * NANO.num_layers * NANO.model_dim**2 * NANO.head_size  # once a step, and not per token
+    assert core.forward_flops == {**forward, "repair": folding}
+    assert core.backward_flops == {**frozen.backward_flops, "q": 2 * forward["q"], "repair": folding}
+    assert core.removed_flops == forward["k"] - 2 * folding
+    assert diagonal.removed_flops == 0
+    assert diagonal.forward_flops == forward
 
 
 def test_moments_are_kept_for_what_trains_only():

@@ -5,10 +5,17 @@ import signal
 import time
 import traceback
 
+import pytest
 import torch
 
 from oelm.record.store import METRICS
-from oelm.runner.run import bound, execute
+from oelm.runner.bind import bound
+from oelm.runner.run import execute
+from oelm.spec.data import ExamplesSpec
+from oelm.spec.method import named_method
+from oelm.spec.model import GPTSpec
+from oelm.spec.run import RunSpec
+from oelm.spec.train import TrainSpec
 
 
 def carried_out(run, directory):
@@ -45,3 +52,26 @@ def killed_at(run, directory, line):
             os.waitpid(pid, 0)
             return False
         time.sleep(0.002)
+
+
+TINY_GPT = GPTSpec(context=32, model_dim=32, num_layers=2, num_heads=4, dropout=0.1)
+
+
+@pytest.fixture(scope="session")
+def reviewing(reviews):
+    """Make a run: `reviewing("oelm-freeze", epochs=2)`; keywords are fields of TrainSpec."""
+
+    def make(method="baseline", model=TINY_GPT, data=None, **train):
+        settings = {"epochs": 4, "batch_size": 16, "warmup_steps": 3, "learning_rate": 3e-3, "eval_every": "epoch",
+                    "checkpoint_every": 3} | train  # fmt: skip
+        return RunSpec(
+            arm=method,
+            method=named_method(method),
+            model=model,
+            data=ExamplesSpec(
+                **{"corpus": "sst2", "source": reviews, "vocab_size": 300, "max_length": 32} | (data or {})
+            ),
+            train=TrainSpec(**settings),
+        )
+
+    return make

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from oelm.record.store import read_metrics, read_record
 
-from .conftest import carried_out
+from .conftest import TINY_GPT, carried_out
 
 
 def torchrun(run, directory, tmp_path):
@@ -72,6 +72,15 @@ def test_two_processes_have_the_losses_of_one_and_survive_a_kill_to_the_bit(sche
     killed_and_resumed(both, tmp_path, kills=1, lines=12)
     whole, parts = weights_of(tmp_path / "both"), weights_of(tmp_path / "broken")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.timeout(600)
+def test_two_processes_classify_with_the_losses_of_one(reviewing, tmp_path):
+    model = TINY_GPT.model_copy(update={"dropout": 0.0})
+    carried_out(reviewing(model=model, epochs=1), tmp_path / "alone")
+    finished(torchrun(reviewing(model=model, epochs=1, processes=2), tmp_path / "both", tmp_path))
+    losses = [[metric.loss for metric in read_metrics(tmp_path / name)] for name in ("alone", "both")]
+    assert losses[1] == pytest.approx(losses[0], abs=2e-4)
 
 
 @pytest.mark.slow

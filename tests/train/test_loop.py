@@ -10,6 +10,7 @@ from oelm.errors import RunFailed
 from oelm.spec.train import TrainSpec
 from oelm.train.checkpoint import Checkpoints, load_into
 from oelm.train.distributed import World
+from oelm.train.evaluate import Measured
 from oelm.train.loop import Interrupted, Training
 from oelm.train.optimizer import Optimizer
 from oelm.train.signals import StopWish
@@ -32,6 +33,7 @@ class Line(nn.Module):
 
 class Task:
     units_per_step = 4
+    steps_per_epoch = 2.5
 
     def batch(self, step, rows):
         generator = torch.Generator().manual_seed(step)
@@ -43,7 +45,10 @@ class Task:
         with torch.no_grad():
             loss = float(model(*self.batch(10**6, slice(None))))
         model.train()
-        return loss
+        return Measured(loss)
+
+    def module(self, model):
+        return model
 
 
 class NoFreezing:
@@ -64,8 +69,8 @@ class Notes:
     def trained(self, progress, loss, rate):
         self.train.append((progress.step, loss, rate))
 
-    def validated(self, progress, loss):
-        self.val.append((progress.step, loss))
+    def validated(self, progress, measured):
+        self.val.append((progress.step, measured.loss))
 
     def said(self, sentence):
         pass

@@ -25,6 +25,7 @@ VERBS = {
     "cancel": "ask runs to save themselves and stop",
     "compare": "compare runs, and refuse those that are unfair to one another",
     "report": "compare the runs of a study and write the page",
+    "serve": "show studies and runs in a browser, live while they train",
     "evaluate": "measure a trained model on a split",
     "generate": "continue a text with a trained model",
     "export": "write a trained model as a plain Hugging Face GPT-2",

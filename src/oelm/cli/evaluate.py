@@ -1,4 +1,4 @@
-"""`oelm evaluate`: the loss of a trained model on a split."""
+"""`oelm evaluate`: what a split says of a trained model."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Literal
 
 import tyro
 
-from oelm.spec.data import Split
+from oelm.spec.data import ExamplesSpec, Split
+from oelm.spec.run import RunSpec
 
 
 @dataclass
 class Arguments:
-    """Measure a trained model on every token of a split."""
+    """Measure a trained model on every token, or every labelled text, of a split."""
 
     run: tyro.conf.Positional[Path]
     """The folder of a run, or of one checkpoint."""
     split: Split = "test"
     """Which split."""
     data: Path | None = None
-    """Token files to measure on; by default those the run was trained on."""
+    """Token files, or files of labelled texts, to measure on; by default those the run was trained on."""
     checkpoint: Literal["latest", "best"] = "latest"
     """The end of training, or the lowest validation loss on the way."""
     threads: int | None = None
@@ -38,22 +39,35 @@ def main(argv: list[str]) -> int:
     import torch
 
     from oelm.data.tokens import open_tokens
-    from oelm.runner.language import language_task
+    from oelm.runner.bind import bound
     from oelm.runner.restore import restore
-    from oelm.runner.run import bound
+    from oelm.runner.tasks import task_of
 
     restored = restore(arguments.run, arguments.checkpoint)
     torch.set_num_threads(arguments.threads or restored.run.train.threads)
-    tokens = open_tokens(arguments.data) if arguments.data else bound(restored.run)[1]
-    task = language_task(restored.run, tokens, restored.model, torch.device("cpu"))
-    loss = task.loss(restored.model, arguments.split)
+    if arguments.data and isinstance(restored.run.data, ExamplesSpec):
+        data = bound(_on_files(restored.run, arguments.data))[1]
+    else:
+        data = open_tokens(arguments.data) if arguments.data else bound(restored.run)[1]
+    task = task_of(restored.run, data, restored.model, torch.device("cpu"))
+    measured = task.measure(restored.model, arguments.split)
+    record = task.data_record()
+    judged = (
+        {"perplexity": math.exp(measured.loss), "tokens": record.tokens[arguments.split] - 1}
+        if measured.accuracy is None
+        else {"accuracy": measured.accuracy, "macro_f1": measured.macro_f1, "rows": record.rows[arguments.split]}
+    )
     result = {
         "split": arguments.split,
-        "loss": loss,
-        "perplexity": math.exp(loss),
-        "tokens": tokens.num_tokens(arguments.split) - 1,
+        "loss": measured.loss,
+        **judged,
         "step": restored.state["progress"]["step"],
-        "checksum": tokens.checksum,
+        "checksum": data.checksum,
     }
     print(json.dumps(result) if arguments.json else "\n".join(f"{name:10}  {value}" for name, value in result.items()))
     return 0
+
+
+def _on_files(run: RunSpec, path: Path) -> RunSpec:
+    """Return a run on labelled text with other files of the same columns instead of its own."""
+    return run.model_copy(update={"data": run.data.model_copy(update={"source": path, "checksum": None, "rows": None})})

@@ -30,6 +30,6 @@ def main(argv: list[str]) -> int:
 
     restored = restore(arguments.run, arguments.checkpoint)
     folder = restored.data_directory
-    export(restored.model, arguments.out, folder if folder.is_dir() else None)
+    export(restored.gpt, arguments.out, folder if folder.is_dir() else None)
     print(f"{arguments.out}: load it with transformers' AutoModelForCausalLM.from_pretrained({str(arguments.out)!r})")
     return 0

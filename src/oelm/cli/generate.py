@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     tokenizer = load_tokenizer(arguments.data or restored.data_directory)
     prompt = [int(token) for token in tokenizer.encode_batch([arguments.prompt])[0]] or [tokenizer.end_of_text]
     drawn = generate(
-        restored.model,
+        restored.gpt,
         prompt,
         new_tokens=arguments.tokens,
         temperature=arguments.temperature,

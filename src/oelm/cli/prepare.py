@@ -15,6 +15,7 @@ from rich import progress as bars
 from rich.console import Console
 from rich.table import Table
 
+from oelm.cli import prepare_task
 from oelm.data.documents import Rule
 from oelm.data.meta import TokenMeta, read_meta
 from oelm.data.prepare import prepare
@@ -30,7 +31,8 @@ _INTERRUPTED = 130
 class Arguments:
     """Turn a corpus into train.bin, val.bin and test.bin of token ids, with a meta.json that describes them.
 
-    Interrupted, the same command continues; finished, it does nothing.
+    Interrupted, the same command continues; finished, it does nothing. `oelm prepare --task sst2 --help` tells how
+    labelled text is checked and kept.
     """
 
     corpus: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
@@ -57,6 +59,8 @@ class Arguments:
 
 def main(argv: list[str]) -> int:
     """Parse, prepare, show what was made."""
+    if any(word.partition("=")[0] == "--task" for word in argv):
+        return prepare_task.main(argv)
     asked = tyro.cli(Arguments, args=argv, prog="oelm prepare", config=(tyro.conf.FlagCreatePairsOff,))
     watcher = _watcher()
     try:

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 from pydantic import ValidationError
 
+from oelm.cli import train_task
 from oelm.errors import InvalidSpec, UsageError
 from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
@@ -25,7 +26,8 @@ INTERRUPTED = 130
 class Arguments:
     """Carry out one run and leave its record, curve, samples and checkpoints in a folder.
 
-    The same command again continues an interrupted run and leaves a complete one alone. Ctrl-C saves first.
+    This trains our GPT on text. `oelm train --task sst2 --help` tells how a model is fine-tuned on labelled text. The
+    same command again continues an interrupted run and leaves a complete one alone. Ctrl-C saves first.
     """
 
     size: str = "mini"
@@ -49,29 +51,17 @@ class Arguments:
 
 def main(argv: list[str]) -> int:
     """Parse, run, report."""
-    size = _value_of("--size", argv) or Arguments.size
-    arguments = tyro.cli(Arguments, args=argv, default=Arguments(size=size, model=named_size(size)), prog="oelm train")
-    run = (
-        _from_file(arguments.spec)
-        if arguments.spec
-        else RunSpec(
-            arm=arguments.method,
-            method=named_method(arguments.method),
-            model=arguments.model,
-            data=arguments.data,
-            train=arguments.train,
-            seed=arguments.seed,
-        )
-    )
+    arguments, run = _labelled(argv) if _value_of("--task", argv) else _text(argv)
 
     from oelm.record.store import run_directory
-    from oelm.runner.run import bound, execute
+    from oelm.runner.bind import bound
+    from oelm.runner.run import execute
     from oelm.train.loop import Interrupted
 
-    run, tokens = bound(run)
+    run, data = bound(run)
     directory = arguments.out or run_directory(Path("runs"), run)
     try:
-        record = execute(run, tokens, directory, quiet=arguments.quiet)
+        record = execute(run, data, directory, quiet=arguments.quiet)
     except Interrupted as wish:
         print(f"oelm: {wish}. The same command continues it.", file=sys.stderr)
         return INTERRUPTED
@@ -80,6 +70,23 @@ def main(argv: list[str]) -> int:
     elif not arguments.quiet:
         print(f"record: {directory / 'record.json'}")
     return 0
+
+
+def _text(argv: list[str]) -> tuple[Arguments, RunSpec]:
+    size = _value_of("--size", argv) or Arguments.size
+    asked = tyro.cli(Arguments, args=argv, default=Arguments(size=size, model=named_size(size)), prog="oelm train")
+    if asked.spec:
+        return asked, _from_file(asked.spec)
+    method = named_method(asked.method)
+    run = RunSpec(
+        arm=asked.method, method=method, model=asked.model, data=asked.data, train=asked.train, seed=asked.seed
+    )
+    return asked, run
+
+
+def _labelled(argv: list[str]) -> tuple[train_task.Arguments, RunSpec]:
+    asked = train_task.parsed(argv)
+    return asked, train_task.run_of(asked)
 
 
 def _value_of(flag: str, argv: list[str]) -> str | None:

@@ -20,17 +20,23 @@ from oelm.spec.seeds import derived_seed
 Tokens = npt.NDArray[np.uint16]
 
 
+def num_windows(tokens: int, context: int) -> int:
+    """Return how many windows a training split is cut into; refuse none."""
+    windows = (tokens - 1) // context
+    if windows < 1:
+        raise BadData(
+            f"the training split has {tokens} tokens, too few for one window of {context} + 1. "
+            "Prepare more text, or take a smaller model.context."
+        )
+    return windows
+
+
 class TrainingBatches:
     """The batches of one training: `batch(step)` gives inputs and targets of shape (B, T)."""
 
     def __init__(self, tokens: Tokens, *, context: int, batch_size: int, seed: int) -> None:
         self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
-        self.num_windows = (len(tokens) - 1) // context
-        if self.num_windows < 1:
-            raise BadData(
-                f"the training split has {len(tokens)} tokens, too few for one window of {context} + 1. "
-                "Prepare more text, or take a smaller model.context."
-            )
+        self.num_windows = num_windows(len(tokens), context)
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     @property

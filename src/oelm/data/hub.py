@@ -108,15 +108,7 @@ def open_hub(corpus: HubCorpus, revision: str | None = None) -> tuple[dict[Split
     """
     if not Path(corpus.repository).is_dir():
         _require_hub(corpus)
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError as error:
-        raise UsageError(
-            f"{corpus.name} is on the hub, which needs `datasets`. Install it with `pip install "
-            "'oelm[data]'`, or give local text with --from PATH."
-        ) from error
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()
+    datasets = _datasets(corpus)
     with _explained(corpus):
         builder = _builder(datasets, corpus, revision)
         streams = builder.as_streaming_dataset()
@@ -132,6 +124,35 @@ def open_hub(corpus: HubCorpus, revision: str | None = None) -> tuple[dict[Split
             "or .parquet and give it with --from PATH."
         )
     return found, str(builder.hash)
+
+
+def hub_tables(corpus: HubCorpus | None, name: str) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows of every split of a data set, by the split's own name."""
+    if corpus is None:
+        raise UsageError(
+            f"there is no folder data/{name} and no data set of the hub called {name!r}. Give its files with --from "
+            "PATH (data.source in a spec), or the name of a data set as owner/name."
+        )
+    if not Path(corpus.repository).is_dir():
+        _require_hub(corpus)
+    datasets = _datasets(corpus)
+    with _explained(corpus):
+        builder = _builder(datasets, corpus, None)
+        builder.download_and_prepare()
+        return {split: list(table) for split, table in builder.as_dataset().items()}
+
+
+def _datasets(corpus: HubCorpus) -> Any:
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as error:
+        raise UsageError(
+            f"{corpus.name} is on the hub, which needs `datasets`. Install it with `pip install "
+            "'oelm[data]'`, or give local text with --from PATH."
+        ) from error
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    return datasets
 
 
 def _builder(datasets: Any, corpus: HubCorpus, revision: str | None) -> Any:

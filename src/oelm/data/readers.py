@@ -179,7 +179,7 @@ def _json_rows(path: Path, offset: int) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path, offset: int) -> Iterator[Row]:
-    with _parquet(path) as table:
+    with parquet_file(path) as table:
         names = table.schema_arrow.names
         if "text" not in names:
             raise BadData(
@@ -200,7 +200,7 @@ def _parquet_rows(path: Path, offset: int) -> Iterator[Row]:
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
+def parquet_file(path: Path) -> Iterator[Any]:
     """Open a Parquet file for streaming."""
     try:
         import pyarrow as pa

@@ -13,6 +13,7 @@ from torch import nn
 
 from oelm.errors import BadData, InvalidSpec, UnknownName
 from oelm.models.gpt import GPT
+from oelm.models.packaged import PACKAGES, place_of
 from oelm.spec.model import GPT_SIZES, ForeignSpec, GPTSpec, ModelSpec
 from oelm.spec.seeds import derived_seed
 
@@ -115,25 +116,21 @@ def spec_of(name: str, labels: int | None = None) -> ModelSpec:
     """Return the spec that a name on a command line stands for.
 
     Raises:
-        InvalidSpec: labels for our GPT, which has no classification head.
-        UnknownName: neither a size, nor a configuration, nor a directory, nor the form of a hub name.
+        UnknownName: neither a size, nor a configuration, nor a package, nor a directory, nor the form of a hub name.
 
     """
     if name in GPT_SIZES:
-        if labels is not None:
-            raise InvalidSpec(
-                f"{labels} labels were asked for, but {name} is our GPT, which predicts tokens. "
-                "Leave --labels out, or name a configuration such as bert-base."
-            )
-        size = GPT_SIZES[name]
+        size = GPT_SIZES[name].model_copy(update={"labels": labels})
         # Sizes that take their vocabulary from the data are shown with that of GPT-2.
         return size if size.vocab_size else size.model_copy(update={"vocab_size": 50257})
+    if name in PACKAGES:
+        return ForeignSpec(name=name, labels=labels)
     if name in CONFIGS:
         return ForeignSpec(name=name, labels=labels, pretrained=False)
     if Path(name).is_dir() or name.count("/") == 1:
         return ForeignSpec(name=name, labels=labels)
     raise UnknownName(
-        "model", name, [*GPT_SIZES, *CONFIGS], "A local directory or a hub name (owner/model) will do too."
+        "model", name, [*GPT_SIZES, *CONFIGS, *PACKAGES], "A local directory or a hub name (owner/model) will do too."
     )
 
 
@@ -143,19 +140,25 @@ def named_shape(spec: ForeignSpec) -> ForeignSpec:
     return spec if twin is None else spec.model_copy(update={"name": twin, "pretrained": False})
 
 
-def build(spec: ModelSpec, *, seed: int = 0, device: str | torch.device = "cpu") -> nn.Module:
-    """Build a model; what is not loaded is drawn from `seed` and from nothing else."""
+def build(
+    spec: ModelSpec, *, seed: int = 0, device: str | torch.device = "cpu", vocab_size: int | None = None
+) -> nn.Module:
+    """Build a model; what is not loaded is drawn from `seed` and from nothing else.
+
+    `vocab_size` is that of a foreign model from scratch, if it is not to be the published one.
+    """
     if isinstance(spec, GPTSpec):
         return GPT(spec, seed, device)
     with _seeded(seed, spec.name):
-        return build_foreign(spec).to(device)
+        return build_foreign(spec, vocab_size).to(device)
 
 
-def build_foreign(spec: ForeignSpec) -> nn.Module:
+def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module:
     """Build a `transformers` model with its own head, or with a classification head of `labels` classes.
 
     Raises:
-        InvalidSpec: pretrained weights of a named configuration, which has none.
+        InvalidSpec: pretrained weights of a named configuration, which has none; another vocabulary or another
+            number of labels than pretrained weights are of.
         BadData: the directory or hub name cannot be read.
 
     """
@@ -167,28 +170,56 @@ def build_foreign(spec: ForeignSpec) -> nn.Module:
                 f"architecture from scratch, or give the name of weights ({named.hub or 'on the hub'}) or "
                 "their directory."
             )
-        config = _transformers(named.config)(**named.fields, **_labels(spec))
+        config = _transformers(named.config)(**{**named.fields, **_fields(spec, vocab_size)})
         return _auto(named.labelled if spec.labels else named.head).from_config(config)  # type: ignore[no-any-return]
-    config = _read(_transformers("AutoConfig"), spec.name, **_labels(spec))
+    place = place_of(spec.name) if spec.name in PACKAGES else spec.name
+    if spec.pretrained:
+        _refuse_other_head(spec, vocab_size, _read(_transformers("AutoConfig"), place))
+    config = _read(_transformers("AutoConfig"), place, **_fields(spec, vocab_size))
     auto = _auto(_labelled_class(config) if spec.labels else _head_of(config))
     if spec.pretrained:
-        return _read(auto, spec.name, config=config)  # type: ignore[no-any-return]
+        return _read(auto, place, config=config)  # type: ignore[no-any-return]
     return auto.from_config(config)  # type: ignore[no-any-return]
 
 
 def _read(cls: Any, name: str, **options: Any) -> Any:
+    logging = _transformers("logging")
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    # Which weights a new head lacks is what was asked for, and no news.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         return cls.from_pretrained(name, **options)
     except (OSError, ValueError) as error:
         raise BadData(
             f"the model {name!r} could not be read ({str(error).splitlines()[0]}). Give a directory that "
             "save_pretrained wrote, a hub name this machine can reach, or a named configuration: "
-            f"{', '.join(CONFIGS)}."
+            f"{', '.join((*PACKAGES, *CONFIGS))}."
         ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
-def _labels(spec: ForeignSpec) -> dict[str, int]:
-    return {"num_labels": spec.labels} if spec.labels else {}
+def _refuse_other_head(spec: ForeignSpec, vocab_size: int | None, saved: Any) -> None:
+    classifies = _head_of(saved).endswith("ForSequenceClassification")
+    if spec.labels and classifies and saved.num_labels != spec.labels:
+        names = ", ".join(str(name) for name in saved.id2label.values())
+        raise InvalidSpec(
+            f"{spec.name!r} is a classifier of {saved.num_labels} labels ({names}), and {spec.labels} were asked for. "
+            "Take the encoder without that head, another model, or data with its labels."
+        )
+    if vocab_size not in (None, saved.vocab_size):
+        raise InvalidSpec(
+            f"{spec.name!r} was pretrained on its own vocabulary of {saved.vocab_size} entries; one of {vocab_size} "
+            "is for models from scratch. Leave data.vocab_size out, or say model.pretrained=False."
+        )
+
+
+def _fields(spec: ForeignSpec, vocab_size: int | None) -> dict[str, int]:
+    wanted = {"num_labels": spec.labels, "vocab_size": vocab_size}
+    return {name: value for name, value in wanted.items() if value}
 
 
 def _labelled_class(config: Any) -> str:

@@ -23,10 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from oelm.method.rates import layer_prefixes
+from oelm.method.repair import Fold
 from oelm.models.families import architecture_of
 
-ATTENTION, BEFORE, BEHIND = "attention", "embedding", "head"
-"""Parts beside the roles: products of a layer outside its projections, products before and behind the layers."""
+ATTENTION, REPAIR, BEFORE, BEHIND = "attention", "repair", "embedding", "head"
+"""Parts beside the roles: products of a layer outside its projections, those inside its repairs, products before and
+behind the layers."""
 
 
 @dataclass
@@ -58,7 +60,7 @@ def trace_step(model: nn.Module, inputs: dict[str, Tensor]) -> Trace:
 
 
 class _Parts:
-    """Which part a product belongs to: by the weight it reads, else by the module that runs."""
+    """Which part a product belongs to: inside a repair to it, else by the weight it reads, else by what runs."""
 
     def __init__(self, model: nn.Module, tensors: dict[str, Tensor]) -> None:
         projections = architecture_of(model).projections(model)
@@ -68,6 +70,8 @@ class _Parts:
         # A product with a fused tensor is one product: it belongs to all of its roles.
         self._modules = {name: "+".join(found) for name, found in roles.items()}
         self._modules |= dict.fromkeys(layer_prefixes(projections), ATTENTION)
+        self._folds = [module for module in model.modules() if isinstance(module, Fold)]
+        self._modules |= {name: REPAIR for name, module in model.named_modules() if isinstance(module, Fold)}
         weights = {id(p): name for name, p in model.named_parameters()}
         self._by_storage = {
             tensors[weights[id(p.weight)]].untyped_storage()._cdata: self._modules[p.module_name] for p in projections
@@ -83,6 +87,7 @@ class _Parts:
             module = model.get_submodule(name)
             hooks.append(module.register_forward_pre_hook(lambda *_, part=part: self._running.append(part)))
             hooks.append(module.register_forward_hook(lambda *_: self._leave()))
+        hooks += [fold.register_forward_hook(self._stands_for) for fold in self._folds]
         try:
             yield
         finally:
@@ -94,13 +99,19 @@ class _Parts:
         if len(self._running) == 1:
             self._running = [BEHIND]
 
+    def _stands_for(self, _: nn.Module, weights: tuple[Tensor, ...], folded: Tensor) -> None:
+        """Count the products with what has been folded into a weight as those with the weight."""
+        part = self._by_storage[weights[0].untyped_storage()._cdata]
+        self._by_storage[folded.untyped_storage()._cdata] = part
+
     def of(self, operands: list[Tensor]) -> str:
         """Return the part of the product that is about to run."""
         node = torch._C._current_autograd_node()
         if node is not None:
             return self._by_node.get(node._sequence_nr(), BEHIND)
         known = (self._by_storage.get(operand.untyped_storage()._cdata) for operand in operands)
-        part = next((part for part in known if part), self._running[-1])
+        part = self._running[-1]
+        part = part if part == REPAIR else next((part for part in known if part), part)
         # The node of this operation has the number before the next one. Without a gradient there is none, and the
         # number is that of an earlier operation, which keeps it.
         self._by_node.setdefault(torch.autograd._get_sequence_nr() - 1, part)

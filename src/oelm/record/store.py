@@ -6,14 +6,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import BadRecord
 from oelm.files import write_atomically
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
 from oelm.spec.run import NUMERICS, RunSpec, fingerprint
+from oelm.study import AnyStudy
 
-RECORD, METRICS = "record.json", "metrics.jsonl"
+RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 
 
 def run_directory(root: Path, run: RunSpec) -> Path:
@@ -70,6 +71,24 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
         except BadRecord as error:
             bad.append(error)
     return found, bad
+
+
+def write_study(root: Path, study: AnyStudy) -> None:
+    """Write what a study declares beside its runs, so that a reader knows how many there will be."""
+    write_atomically(root / STUDY, study.model_dump_json(indent=1) + "\n")
+
+
+def read_study(root: Path) -> AnyStudy:
+    """Read what was declared when a study was last run; say in words what is wrong with it."""
+    path = root / STUDY
+    try:
+        return TypeAdapter[AnyStudy](AnyStudy).validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. `oelm run` on the study writes it.") from error
+    except ValidationError as error:
+        raise BadRecord(
+            f"{path} does not hold a study: {error.errors()[0]['msg']}. `oelm run` on the study writes it anew."
+        ) from error
 
 
 def read_metrics(directory: Path) -> list[MetricRecord]:

@@ -5,7 +5,7 @@ The two stand side by side, so that none is changed alone. Names of arms, fields
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from oelm.errors import UnknownName
@@ -184,7 +184,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
 }
 
 
-def wording(language: str) -> Say:
+def wording(language: str, sentences: Mapping[str, tuple[str, str]] = SENTENCES) -> Say:
     """Return the speaker of a language: key and values in, sentence out."""
     languages = get_args(Language)
     if language not in languages:
@@ -192,6 +192,6 @@ def wording(language: str) -> Say:
     column = languages.index(language)
 
     def say(key: str, **values: Any) -> str:
-        return SENTENCES[key][column].format(**values)
+        return sentences[key][column].format(**values)
 
     return say

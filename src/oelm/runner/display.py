@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,7 +22,14 @@ from oelm.runner.queue import Board, Entry
 PLAIN_SECONDS = 15.0
 """How often a run's place is told where there is no terminal."""
 _SHOWN_STATES = ("running", "failed", "interrupted")
-_COLOURS = {"failed": "red", "interrupted": "yellow", "running": "green", "complete": "dim", "diverged": "yellow"}
+_COLOURS = {
+    "failed": "red",
+    "interrupted": "yellow",
+    "running": "green",
+    "queued": "cyan",
+    "complete": "dim",
+    "diverged": "yellow",
+}
 
 
 def facts(entry: Entry) -> dict[str, Any]:
@@ -41,10 +48,13 @@ def facts(entry: Entry) -> dict[str, Any]:
         "steps": steps,
         "loss": metric.loss if metric else None,
         "test_perplexity": result.test_perplexity if result else None,
+        "test_accuracy": result.test_accuracy if result else None,
         "tokens_per_second": metric.tokens_per_second if metric else None,
         "seconds_left": left,
         "device": entry.claim.device if entry.claim else None,
         "host": entry.claim.host if entry.claim else None,
+        "job": entry.job.id if entry.job else None,
+        "job_state": str(entry.job) if entry.job else None,
         "directory": str(entry.directory) if entry.directory else None,
         "failure": reason(entry),
     }
@@ -64,7 +74,8 @@ def reason(entry: Entry) -> str | None:
 def table(entries: Sequence[Entry], *, every: bool = False) -> Table:
     """Draw the runs at work and those that need someone's attention, or all of them."""
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("run", "state", "step", "loss", "perplexity", "tokens/s", "left", "device"):
+    judged = "accuracy" if entries and all(_is_labelled(entry) for entry in entries) else "perplexity"
+    for heading in ("run", "state", "step", "loss", judged, "tokens/s", "left", "device"):
         grid.add_column(heading, justify="left" if heading in ("run", "state", "device") else "right")
     for entry in entries:
         if every or entry.state in _SHOWN_STATES:
@@ -77,17 +88,35 @@ def _cells(entry: Entry) -> list[RenderableType]:
     loss = now["loss"] if entry.state == "running" else None
     final = now["test_perplexity"]
     where = f"{now['device']} on {now['host']}" if entry.claim and not entry.claim.is_here else now["device"] or ""
+    if entry.state == "queued":
+        where = str(now["job_state"])
     ppl = perplexity(loss) if loss is not None else final
+    quality = f"{ppl:.2f}" if ppl is not None and math.isfinite(ppl) else ""
+    if _is_labelled(entry):
+        accuracy = (
+            now["test_accuracy"] if entry.directory is None else now["test_accuracy"] or _accuracy(entry.directory)
+        )
+        quality = "" if accuracy is None else f"{accuracy:.2%}"
     return [
         Text(entry.name),
         Text(entry.state, style=_COLOURS.get(entry.state, "")),
         f"{now['step']}/{now['steps']}",
         f"{loss:.3f}" if loss is not None else "",
-        f"{ppl:.2f}" if ppl is not None and math.isfinite(ppl) else "",
+        quality,
         f"{now['tokens_per_second']:,.0f}" if now["tokens_per_second"] and entry.state == "running" else "",
         duration(now["seconds_left"]),
         Text(where),
     ]
+
+
+def _is_labelled(entry: Entry) -> bool:
+    return entry.run.data.kind == "examples"
+
+
+def _accuracy(directory: Path) -> float | None:
+    """Return what validation last said of a run on labelled text."""
+    newest = last_metric(directory, "val")
+    return newest.accuracy if newest else None
 
 
 def duration(seconds: float | None) -> str:
@@ -133,16 +162,16 @@ def shown(board: Board, console: Console, waiting: Callable[[], str]) -> Iterato
         yield lambda: live.update(drawn())
 
 
-def last_metric(directory: Path) -> MetricRecord | None:
-    """Return the newest training metric, reading only the end of the file."""
+def last_metric(directory: Path, kind: Literal["train", "val"] = "train") -> MetricRecord | None:
+    """Return the newest metric of a kind, reading only the end of the file."""
     path = directory / METRICS
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 2000))
+            file.seek(max(0, path.stat().st_size - 20_000))
             lines = file.read().split(b"\n")[:-1]
     except FileNotFoundError:
         return None
-    newest = next((line for line in reversed(lines) if b'"train"' in line and line.startswith(b"{")), None)
+    newest = next((line for line in reversed(lines) if f'"{kind}"'.encode() in line and line.startswith(b"{")), None)
     return MetricRecord.model_validate_json(newest) if newest else None
 
 
@@ -157,6 +186,7 @@ def as_json(board: Board) -> str:
             "total": len(board.entries),
             "runs": [facts(entry) for entry in board.entries],
             "unreadable": list(board.troubles),
+            "slurm_unreachable": board.slurm.trouble,
         },
         indent=1,
         allow_nan=False,

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from oelm.data.batches import TrainingBatches, evaluation_batches
+from oelm.data.tokenizer import Tokenizer, load_tokenizer
 from oelm.data.tokens import TokenData
-from oelm.errors import BadData
+from oelm.errors import BadData, OelmError
+from oelm.files import write_atomically
+from oelm.models.attention import attention_summary
+from oelm.models.generate import generate
 from oelm.models.gpt import GPT
+from oelm.record.losses import TestLossesRecord, write_test_losses
+from oelm.record.schema import DataRecord
+from oelm.runner.documents import DocumentLosses
 from oelm.spec.data import Split
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
-from oelm.train.evaluate import mean_loss
+from oelm.train.evaluate import Measured, mean_loss
+
+SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS = 3, 24, 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByDocument(Measured):
+    """A test split measured, with what each of its documents cost."""
+
+    losses: TestLossesRecord
 
 
 @dataclass(frozen=True)
@@ -32,23 +50,81 @@ class LanguageTask:
         """Tokens of one step."""
         return self.run.train.batch_size * self.context
 
+    @property
+    def steps_per_epoch(self) -> float:
+        """How many steps see every window once."""
+        return self.batches.steps_per_epoch
+
     def batch(self, step: int, rows: slice) -> tuple[Tensor, ...]:
         """Return inputs and targets of some rows of a step."""
         return self.batches.batch(step, rows)
 
-    def validate(self, model: nn.Module) -> float:
-        """Return the loss on the fixed part of validation that is looked at along the way."""
-        return self.loss(model, "val", self.run.train.eval_tokens)
+    def module(self, model: nn.Module) -> nn.Module:
+        """Return the model itself: called with targets it returns the loss."""
+        return model
 
-    def loss(self, model: nn.Module, split: Split, limit: int | None = None) -> float:
-        """Return the loss on a whole split, or on its first tokens."""
+    def validate(self, model: nn.Module) -> Measured:
+        """Measure the fixed part of validation that is looked at along the way."""
+        return self.measure(model, "val", self.run.train.eval_tokens)
+
+    def measure(self, model: nn.Module, split: Split, limit: int | None = None) -> Measured:
+        """Measure a whole split, or its first tokens; the whole of `test` also by document."""
         batches = evaluation_batches(
             self.tokens.split(split),
             context=self.context,
             limit=limit,
             batch_size=max(1, self.run.train.batch_size // self.run.train.accumulation),
         )
-        return mean_loss(model, batches, self.device, self.run.train.precision)
+        if split == "test" and limit is None and isinstance(model, GPT):
+            by_document = DocumentLosses(model)
+            loss = mean_loss(by_document, batches, self.device, self.run.train.precision)
+            return ByDocument(loss, losses=by_document.record(self.tokens))
+        return Measured(mean_loss(model, batches, self.device, self.run.train.precision))
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Which splits there are; token files without meta may have no test."""
+        return self.tokens.splits
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self.context
+
+    def data_record(self) -> DataRecord:
+        """State the corpus."""
+        return DataRecord(
+            corpus=self.run.data.corpus,
+            checksum=self.tokens.checksum,
+            vocab_size=self.tokens.vocab_size,
+            floor=dict(self.tokens.floor),
+            tokens={split: self.tokens.num_tokens(split) for split in self.tokens.splits},
+        )
+
+    def write_artefacts(self, directory: Path, model: nn.Module, test: Measured | None) -> None:
+        """Write the losses by document, what the heads look at, and continuations of some validation windows."""
+        assert isinstance(model, GPT)  # noqa: S101  (what this task builds)
+        if isinstance(test, ByDocument):
+            write_test_losses(directory, test.losses)
+        ids, _ = self.batches.batch(0, slice(0, 4))
+        summary = attention_summary(model, ids.to(self.device))
+        write_atomically(directory / "attention.json", json.dumps(asdict(summary)) + "\n")
+        try:
+            samples = self._samples(model, load_tokenizer(self.tokens.directory))
+        except OelmError as error:  # token files alone train a model; only a person's reading needs their tokenizer
+            samples = f"no samples: {error}\n"
+        write_atomically(directory / "samples.txt", samples)
+
+    def _samples(self, model: GPT, tokenizer: Tokenizer) -> str:
+        tokens = self.tokens.split("val")
+        prompt = min(PROMPT_TOKENS, len(tokens), self.context)
+        texts = []
+        for number in range(SAMPLES):
+            start = number * ((len(tokens) - prompt) // SAMPLES)
+            ids = [int(token) for token in tokens[start : start + prompt]]
+            new = list(generate(model, ids, new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.run.seed + number))
+            texts.append(f"{tokenizer.decode(ids)} [...]{tokenizer.decode(new)}")
+        return "\n\n".join(texts) + "\n"
 
 
 def language_task(run: RunSpec, tokens: TokenData, model: GPT, device: torch.device) -> LanguageTask:

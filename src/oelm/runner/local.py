@@ -43,7 +43,7 @@ class Slot:
     @property
     def directory(self) -> Path:
         """Where the run is."""
-        return _of(self.entry)
+        return directory_of(self.entry)
 
 
 class LocalRunner:
@@ -58,7 +58,7 @@ class LocalRunner:
         console: Console | None = None,
         gpus: Callable[[], Gpus] = Gpus,
     ) -> None:
-        self.board, self.slots, self.retries = board, slots, retries
+        self.board, self.slots, self.retries = board, checked(slots), retries
         self.console = console or Console()
         self._make_gpus = gpus
         self._gpus: Gpus | None = None
@@ -67,8 +67,6 @@ class LocalRunner:
         self._looked = self._asked = 0.0
         self._waiting_for = ""
         self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if slots is not None and slots < 1:
-            raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
 
     def run(self) -> int:
         """Work until nothing is left to do; return how many runs are left undone.
@@ -87,7 +85,7 @@ class LocalRunner:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self.board.count("failed", "interrupted", "waiting")
+        return self.board.count("failed", "interrupted", "waiting", "queued")
 
     def _step(self) -> bool:
         """Collect what has ended, start what fits; return whether there is more to do."""
@@ -103,7 +101,7 @@ class LocalRunner:
     def _startable(self, entry: Entry) -> bool:
         """Whether to start a run: what failed before gets a new chance, but within one call only `retries` more."""
         open_to_us = entry.state in ("waiting", "interrupted", "failed") and not entry.trouble
-        return open_to_us and self._tries.get(_of(entry), 0) <= self.retries
+        return open_to_us and self._tries.get(directory_of(entry), 0) <= self.retries
 
     def _fill(self) -> None:
         self._waiting_for = ""
@@ -149,7 +147,7 @@ class LocalRunner:
         return None
 
     def _start(self, entry: Entry, gpus: tuple[str, ...]) -> None:
-        directory = _of(entry)
+        directory = directory_of(entry)
         self._tries[directory] = self._tries.get(directory, 0) + 1
         write_atomically(directory / "spec.json", entry.run.model_dump_json(indent=1) + "\n")
         environment = {**os.environ, "OMP_NUM_THREADS": str(entry.run.train.threads)}
@@ -207,7 +205,14 @@ class LocalRunner:
         self.console.print(f"{entry.name}: {words}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _of(entry: Entry) -> Path:
+def checked(slots: int | None) -> int | None:
+    """Refuse a number of slots in which nothing could start."""
+    if slots is not None and slots < 1:
+        raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
+    return slots
+
+
+def directory_of(entry: Entry) -> Path:
     """Return a run's directory, which it has once it is bound to its data."""
     if entry.directory is None:
         raise UsageError(f"{entry.name} is not bound to its data, so it has no folder to run in.")
@@ -228,8 +233,9 @@ def result_of(entry: Entry) -> str:
     result = entry.record.result if entry.record else None
     if result is None:
         return reason(entry) or entry.state
-    perplexity = result.test_perplexity
-    figure = f"test perplexity {perplexity:.3f}, " if perplexity is not None else ""
+    figure = f"test perplexity {result.test_perplexity:.3f}, " if result.test_perplexity is not None else ""
+    if result.test_accuracy is not None:
+        figure = f"test accuracy {result.test_accuracy:.2%}, "
     return f"{figure}{result.tokens_per_second:,.0f} tokens/s"
 
 

@@ -17,6 +17,7 @@ from oelm.files import write_atomically
 from oelm.record.schema import MetricRecord
 from oelm.record.store import METRICS, read_metrics
 from oelm.spec.train import TrainSpec
+from oelm.train.evaluate import Measured
 from oelm.train.loop import Progress
 
 LOG = "training.log"
@@ -37,15 +38,18 @@ class RunObserver:
         spec: TrainSpec,
         units_per_step: int,
         *,
+        is_language: bool = True,
         resumed_at: int = 0,
         quiet: bool = False,
         leads: bool = True,
     ) -> None:
-        self.spec, self.units = spec, units_per_step
+        self.spec, self.units, self.is_language = spec, units_per_step, is_language
         self.console = Console(quiet=quiet or not leads, highlight=False, soft_wrap=True)
         self._bar: Bar | None = None
         self._board: Any = None
         self._printed = 0.0
+        self._last = ""
+        """What validation last said of labels."""
         if not leads:  # one process of several writes; the others train and say nothing
             self._metrics = self._log = Path(os.devnull).open("a")  # noqa: SIM115  (closed on exit)
             return
@@ -93,7 +97,8 @@ class RunObserver:
                 tokens_per_second=speed,
             )
         )
-        line = f"loss {loss:.4f}  ppl {_perplexity(loss):.2f}  lr {rate:.2e}  {speed:,.0f} tokens/s"
+        judged = f"  ppl {_perplexity(loss):.2f}" if self.is_language else self._last
+        line = f"loss {loss:.4f}{judged}  lr {rate:.2e}  {speed:,.0f} tokens/s"
         plain = f"[Step {progress.step}] {line}"
         print(plain, file=self._log, flush=True)
         if self._bar:
@@ -103,10 +108,14 @@ class RunObserver:
             left = (self.spec.steps - progress.step) * _recent(progress.step_seconds)
             self.console.print(f"{plain}  {left:.0f} s left", markup=False)
 
-    def validated(self, progress: Progress, loss: float) -> None:
-        """Note a validation loss."""
-        self._note(MetricRecord(kind="val", step=progress.step, loss=loss, seconds=progress.train_seconds))
-        self.said(f"[Step {progress.step}] Validation - Loss: {loss:.4f}, PPL: {_perplexity(loss):.2f}")
+    def validated(self, progress: Progress, measured: Measured) -> None:
+        """Note what validation says."""
+        loss, accuracy = measured.loss, measured.accuracy
+        seconds = progress.train_seconds
+        self._note(MetricRecord(kind="val", step=progress.step, loss=loss, seconds=seconds, accuracy=accuracy))
+        judged = f"PPL: {_perplexity(loss):.2f}" if accuracy is None else f"Accuracy: {accuracy:.2%}"
+        self._last = "" if accuracy is None else f"  accuracy {accuracy:.2%}"
+        self.said(f"[Step {progress.step}] Validation - Loss: {loss:.4f}, {judged}")
 
     def said(self, sentence: str) -> None:
         """Print a line and keep it in the log."""
@@ -117,6 +126,8 @@ class RunObserver:
         print(metric.model_dump_json(exclude_none=True), file=self._metrics, flush=True)
         if self._board:
             self._board.add_scalar(f"loss/{metric.kind}", metric.loss, metric.step)
+            if metric.accuracy is not None:
+                self._board.add_scalar("accuracy", metric.accuracy, metric.step)
             if metric.learning_rate is not None:
                 self._board.add_scalar("learning_rate", metric.learning_rate, metric.step)
 

@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import ValidationError
+from torch import nn
 
 from oelm import surgery
 from oelm.data.prepare import default_directory
-from oelm.errors import CheckpointError, NotCarriedOut, UsageError
+from oelm.errors import CheckpointError, UsageError
 from oelm.models.gpt import GPT
+from oelm.runner.bind import bound
+from oelm.runner.tasks import build_model
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
-from oelm.train.checkpoint import STATE, load_into, read_checkpoint
+from oelm.train.checkpoint import STATE, Checkpoint, load_into, read_checkpoint
 
 Which = Literal["latest", "best"]
 
@@ -24,9 +28,19 @@ Which = Literal["latest", "best"]
 class Restored:
     """A model with the run it comes from."""
 
-    model: GPT
+    model: nn.Module
     run: RunSpec
     state: dict[str, Any]
+
+    @property
+    def gpt(self) -> GPT:
+        """The model, where it is our GPT and writes text."""
+        if not isinstance(self.model, GPT) or self.model.classifier is not None:
+            raise UsageError(
+                f"the run's model is a classifier of {self.run.data.corpus!r}, and one that writes text was asked for. "
+                "Give the folder of a run trained on text."
+            )
+        return self.model
 
     @property
     def data_directory(self) -> Path:
@@ -38,7 +52,10 @@ class Restored:
 
 
 def restore(path: Path, which: Which = "latest") -> Restored:
-    """Load the model of a run's folder, or of one checkpoint's, with its method on it and its frozen weights proved."""
+    """Load the model of a run's folder, or of one checkpoint's, with its method on it and its frozen weights proved.
+
+    A classifier takes its labels and its vocabulary from its data, which must be there.
+    """
     directory = path if (path / STATE).exists() else path / "checkpoints" / which
     try:
         checkpoint = read_checkpoint(directory)
@@ -51,12 +68,17 @@ def restore(path: Path, which: Which = "latest") -> Restored:
         run = RunSpec.model_validate(checkpoint.state["spec"])
     except (KeyError, ValidationError) as error:
         raise CheckpointError(f"{directory} does not say what run it is of: {error}") from error
-    if not isinstance(run.model, GPTSpec):
-        raise NotCarriedOut(f"restoring a {run.model.kind!r} model is not carried out yet.")
-    vocab_size = checkpoint.model["token_embedding.weight"].shape[0]
-    model = GPT(run.model.model_copy(update={"vocab_size": vocab_size}), run.seed)
+    model = _built(run, checkpoint)
     surgery.apply(model, run.method, seed=run.seed)
     load_into(model, checkpoint.model, str(directory))
     step = checkpoint.state["progress"]["step"]
     surgery.FreezeSchedule(model, run.train.steps).restore(step - 1, checkpoint.state["freezing"])
     return Restored(model.eval(), run, checkpoint.state)
+
+
+def _built(run: RunSpec, checkpoint: Checkpoint) -> nn.Module:
+    """Build the model of a checkpoint."""
+    if isinstance(run.data, DataSpec) and isinstance(run.model, GPTSpec):
+        vocab_size = checkpoint.model["token_embedding.weight"].shape[0]
+        return GPT(run.model.model_copy(update={"vocab_size": vocab_size}), run.seed)
+    return build_model(*bound(run), torch.device("cpu"))

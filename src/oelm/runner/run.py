@@ -10,52 +10,35 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from oelm import surgery
-from oelm.data.prepare import prepared
-from oelm.data.tokens import TokenData, open_tokens
-from oelm.errors import BadData, NotCarriedOut, RunFailed, UsageError
+from oelm.errors import NotCarriedOut, RunFailed, UsageError
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
 from oelm.models.families import architecture_of
-from oelm.models.gpt import GPT
-from oelm.record.losses import write_test_losses
-from oelm.record.schema import CostRecord, DataRecord, ParametersRecord, ResultRecord, RunRecord
+from oelm.record.schema import CostRecord, ParametersRecord, ResultRecord, RunRecord
 from oelm.record.store import RECORD, read_record
-from oelm.runner.artefacts import matmul_peak, peak_memory, write_artefacts
+from oelm.runner.artefacts import matmul_peak, peak_memory, write_timing
+from oelm.runner.bind import Data
 from oelm.runner.claim import claimed
-from oelm.runner.documents import DocumentLosses
-from oelm.runner.language import LanguageTask, build_gpt, language_task
+from oelm.runner.language import LanguageTask
 from oelm.runner.observe import RunObserver
 from oelm.runner.recorder import Recorder
-from oelm.spec.data import DataSpec
-from oelm.spec.model import GPTSpec
+from oelm.runner.tasks import AnyTask, build_model, task_of
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.train.allocator import keep_large_blocks
 from oelm.train.checkpoint import Checkpoints, load_into
 from oelm.train.distributed import World, processes, world
+from oelm.train.evaluate import Measured
 from oelm.train.loop import Observer, Training
 from oelm.train.optimizer import Optimizer
 from oelm.train.signals import StopWish, listening
 
 
-def bound(run: RunSpec) -> tuple[RunSpec, TokenData]:
-    """Bind a run to its data, prepared now if need be; its fingerprint then names their bytes."""
-    if not isinstance(run.data, DataSpec):
-        raise NotCarriedOut(f"training on labelled text ({run.data.corpus!r}) is not carried out yet.")
-    directory = run.data.directory or prepared(run.data)
-    tokens = open_tokens(directory)
-    if run.data.checksum not in (None, tokens.checksum):
-        raise BadData(
-            f"the run was declared for data with checksum {run.data.checksum}, but {directory} holds "
-            f"{tokens.checksum}. Prepare the same data again, or declare the run without a checksum."
-        )
-    return run.model_copy(update={"data": run.data.model_copy(update={"checksum": tokens.checksum})}), tokens
-
-
 def execute(
     run: RunSpec,
-    tokens: TokenData,
+    data: Data,
     directory: Path,
     *,
     quiet: bool = False,
@@ -89,7 +72,7 @@ def execute(
         with _full_disk_in_words(directory), recorder.whatever_happens():
             recorder.write("running")
             checkpoints = make_checkpoints(directory / "checkpoints", fingerprint(run), run.model_dump(mode="json"))
-            return _carry_out(run, tokens, recorder, checkpoints, stop, quiet=quiet)
+            return _carry_out(run, data, recorder, checkpoints, stop, quiet=quiet)
 
 
 @contextmanager
@@ -118,19 +101,19 @@ def finished(run: RunSpec, directory: Path) -> RunRecord | None:
 
 
 def _carry_out(
-    run: RunSpec, tokens: TokenData, recorder: Recorder, checkpoints: Checkpoints, stop: StopWish, *, quiet: bool
+    run: RunSpec, data: Data, recorder: Recorder, checkpoints: Checkpoints, stop: StopWish, *, quiet: bool
 ) -> RunRecord:
     here = recorder.world
-    if not isinstance(run.model, GPTSpec):
-        raise NotCarriedOut(f"training a {run.model.kind!r} model is not carried out yet; use a GPTSpec.")
-    model = build_gpt(run.model, tokens, run.seed, here.device)
+    model = build_model(run, data, here.device)
     audit = surgery.apply(model, run.method, seed=run.seed)
-    task = language_task(run, tokens, model, here.device)
-    cost = training_cost(model, run.train.batch_size, task.context)
+    task = task_of(run, data, model, here.device)
+    cost = _cost(model, run, task)
     recorder.facts |= {
-        "parameters": ParametersRecord(total=audit.total, trainable=audit.trainable, frozen=audit.frozen),
-        "cost": CostRecord(**asdict(cost)),
-        "data": _data_record(run, tokens),
+        "parameters": ParametersRecord(
+            total=audit.total, trainable=audit.trainable, frozen=audit.frozen, qk=audit.qk, repair=audit.repair
+        ),
+        "cost": CostRecord(**asdict(cost)) if cost else None,
+        "data": task.data_record(),
     }
     saved, troubles = checkpoints.load()
     resumed_at = saved.state["progress"]["step"] if saved else 0
@@ -138,11 +121,14 @@ def _carry_out(
         recorder.directory,
         run.train,
         task.units_per_step,
+        is_language=isinstance(task, LanguageTask),
         resumed_at=resumed_at,
         quiet=quiet,
         leads=here.leads,
     ) as observer:
         training = _training(run, model, task, checkpoints, here, observer, stop)
+        for note in recorder.facts["data"].notes:
+            observer.said(f"data: {note}")
         for trouble in troubles:
             observer.said(f"{trouble} The checkpoint before it is used instead.")
         if saved is not None:
@@ -155,10 +141,17 @@ def _carry_out(
         return _conclude(model, task, cost, recorder, observer)
 
 
+def _cost(model: nn.Module, run: RunSpec, task: AnyTask) -> Cost | None:
+    try:
+        return training_cost(model, run.train.batch_size, task.length)
+    except NotCarriedOut:  # a model whose step cannot be counted from shapes trains all the same
+        return None
+
+
 def _training(
     run: RunSpec,
-    model: GPT,
-    task: LanguageTask,
+    model: nn.Module,
+    task: AnyTask,
     checkpoints: Checkpoints,
     here: World,
     observer: Observer,
@@ -171,42 +164,45 @@ def _training(
     return Training(model, task, run.train, run.seed, optimizer, freezing, checkpoints, here, observer, stop)
 
 
-def _conclude(model: GPT, task: LanguageTask, cost: Cost, recorder: Recorder, observer: Observer) -> RunRecord:
+def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Recorder, observer: Observer) -> RunRecord:
     """Prove what was frozen, measure the whole splits, write everything down."""
     progress, here = recorder.progress, recorder.world
     hashes = surgery.verify_frozen(model)
-    val_loss = task.loss(model, "val")
-    by_document, has_test = DocumentLosses(model), "test" in task.tokens.splits
-    test_loss = task.loss(by_document, "test") if has_test else None
+    val = task.measure(model, "val")
+    test = task.measure(model, "test") if "test" in task.splits else None
     seen = progress.step * task.units_per_step
     peak = matmul_peak(here.device, task.run.train.precision) * here.size
     recorder.facts |= {
         "frozen_hashes": hashes,
         "result": ResultRecord(
-            val_loss=val_loss,
-            test_loss=test_loss,
+            val_loss=val.loss,
+            test_loss=test.loss if test else None,
             best_val_loss=progress.best_loss,
             best_step=progress.best_step,
             train_tokens=seen,
             tokens_per_second=seen / progress.train_seconds,
-            flop_utilisation=cost.total_flops / statistics.median(progress.step_seconds) / peak,
+            flop_utilisation=cost.total_flops / statistics.median(progress.step_seconds) / peak if cost else None,
             peak_memory_bytes=peak_memory(here.device),
+            val_accuracy=val.accuracy,
+            test_accuracy=test.accuracy if test else None,
+            best_val_accuracy=progress.best_accuracy,
+            val_f1=val.macro_f1,
+            test_f1=test.macro_f1 if test else None,
         ),
     }
-    test = f"test loss {test_loss:.4f}" if test_loss is not None else "no test split"
-    observer.said(f"whole validation split: loss {val_loss:.4f}; {test}")
-    if here.leads and has_test:
-        write_test_losses(recorder.directory, by_document.record(task.tokens))
+    observer.said(f"whole validation split: {_in_words(val)}; {f'test {_in_words(test)}' if test else 'no test split'}")
     if here.leads:
-        write_artefacts(recorder.directory, model, task, progress, recorder.wall_seconds)
+        write_timing(
+            recorder.directory,
+            task.run,
+            progress,
+            steps_per_epoch=task.steps_per_epoch,
+            wall_seconds=recorder.wall_seconds,
+        )
+        task.write_artefacts(recorder.directory, model, test)
     return recorder.write("complete")
 
 
-def _data_record(run: RunSpec, tokens: TokenData) -> DataRecord:
-    return DataRecord(
-        corpus=run.data.corpus,
-        checksum=tokens.checksum,
-        vocab_size=tokens.vocab_size,
-        floor=dict(tokens.floor),
-        tokens={split: tokens.num_tokens(split) for split in tokens.splits},
-    )
+def _in_words(measured: Measured) -> str:
+    judged = "" if measured.accuracy is None else f", accuracy {measured.accuracy:.2%}, F1 {measured.macro_f1:.4f}"
+    return f"loss {measured.loss:.4f}{judged}"

@@ -45,6 +45,8 @@ class ExamplesSpec(Spec):
     """The columns with the one or two texts; empty: the corpus' own."""
     label: str | None = None
     """The column with the label; None: the corpus' own."""
+    vocab_size: Annotated[int, Field(ge=257, le=65536)] | None = None
+    """The size of a byte-level BPE trained on the training texts, for models from scratch; None: the model's own."""
     max_length: PositiveInt = 128
     """Longer texts are cut."""
     padding: Literal["longest", "max_length"] = "longest"
@@ -54,7 +56,7 @@ class ExamplesSpec(Spec):
     seed: NonNegativeInt = 0
     """Of what is drawn in preparing: the rows, and the splits that a corpus lacks."""
     source: NoEffect[Path | None] = None
-    """Local files with the corpus' splits; None: the corpus by its name."""
+    """A file or folder with the corpus' splits; None: `data/<corpus>` if it is there, else the hub."""
     checksum: str | None = None
 
 

@@ -29,6 +29,8 @@ class GPTSpec(Spec):
     positions: Literal["learned", "rope"] = "learned"
     norm: Literal["layer", "rms"] = "layer"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    labels: PositiveInt | None = None
+    """With a classification head of that many classes; None: as many as the data have, and none for text."""
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -67,7 +69,7 @@ class ForeignSpec(Spec):
     kind: Literal["foreign"] = "foreign"
     name: str
     labels: PositiveInt | None = None
-    """With a classification head of that many classes; None: the model's own head."""
+    """With a classification head of that many classes; None: as many as labelled data have, else the own head."""
     pretrained: bool = True
     """False: the same architecture from scratch."""
 

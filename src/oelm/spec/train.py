@@ -30,7 +30,8 @@ class TrainSpec(Spec):
     weight_decay: NonNegativeFloat = 0.01
     grad_clip: NonNegativeFloat = 1.0
     """The largest norm of the gradient; 0: no limit."""
-    eval_every: PositiveInt = 250
+    eval_every: PositiveInt | Literal["epoch"] = 250
+    """So many steps lie between two looks at validation; "epoch": look at the end of each."""
     eval_tokens: PositiveInt | None = 65_536
     """How much of the validation split is looked at along the way (None: all of it); at the end it is all of it."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

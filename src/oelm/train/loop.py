@@ -20,6 +20,7 @@ from oelm.spec.seeds import derived_seed
 from oelm.spec.train import TrainSpec
 from oelm.train.checkpoint import Checkpoint, Checkpoints
 from oelm.train.distributed import World
+from oelm.train.evaluate import Measured
 from oelm.train.optimizer import Optimizer
 from oelm.train.precision import autocast
 from oelm.train.schedule import learning_rate
@@ -30,17 +31,24 @@ DIVERGED_STEPS = 100
 
 
 class Task(Protocol):
-    """What is learned: batches, and a validation loss."""
+    """What is learned: batches, and what validation says."""
 
     @property
     def units_per_step(self) -> int:
-        """Tokens (or examples) of one step."""
+        """Tokens of one step, on the average."""
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """How many steps see all training data once."""
 
     def batch(self, step: int, rows: slice) -> tuple[Tensor, ...]:
-        """Return the model's inputs for some rows of a step's batch; called with them, it returns the mean loss."""
+        """Return the inputs for some rows of a step's batch."""
 
-    def validate(self, model: nn.Module) -> float:
-        """Return the loss on the fixed part of the validation split."""
+    def module(self, model: nn.Module) -> nn.Module:
+        """Return what is called with a batch and returns the mean loss: the model, or something that holds it."""
+
+    def validate(self, model: nn.Module) -> Measured:
+        """Measure the fixed part of the validation split."""
 
 
 class Freezing(Protocol):
@@ -62,8 +70,8 @@ class Observer(Protocol):
     def trained(self, progress: Progress, loss: float, rate: float) -> None:
         """Take note of the mean loss since the last call."""
 
-    def validated(self, progress: Progress, loss: float) -> None:
-        """Take note of a validation loss."""
+    def validated(self, progress: Progress, measured: Measured) -> None:
+        """Take note of what validation says."""
 
     def said(self, sentence: str) -> None:
         """Tell a person something."""
@@ -80,6 +88,7 @@ class Progress:
     step: int = 0
     first_loss: float = math.nan
     best_loss: float = math.inf
+    best_accuracy: float | None = None
     best_step: int = 0
     loss_sum: float = 0.0
     loss_count: int = 0
@@ -127,7 +136,7 @@ class Training:
             done = progress.step == spec.steps
             if progress.step % log_every == 0 or done:
                 self._log()
-            if progress.step % spec.eval_every == 0 or done:
+            if self._is_time_to_validate() or done:
                 self._validate()
             stop = self.world.any(flag=bool(self.stop))
             if progress.step % spec.checkpoint_every == 0 or done or stop:
@@ -161,7 +170,7 @@ class Training:
         self.optimizer.load_state(tensors, checkpoint.state["scaler"])
 
     def _wrapped(self) -> nn.Module:
-        wrapped = self.world.wrap(self.model)
+        wrapped = self.world.wrap(self.task.module(self.model))
         return torch.compile(wrapped) if self.spec.compiled else wrapped  # type: ignore[return-value]
 
     def _timed_step(self, wrapped: nn.Module) -> float:
@@ -198,15 +207,23 @@ class Training:
         progress.loss_sum, progress.loss_count = 0.0, 0
         self.observer.trained(progress, mean, learning_rate(self.spec, progress.step - 1))
 
+    def _is_time_to_validate(self) -> bool:
+        step, every = self.progress.step, self.spec.eval_every
+        if every == "epoch":
+            length = self.task.steps_per_epoch
+            return step // length > (step - 1) // length
+        return step % every == 0
+
     def _validate(self) -> None:
         began = time.perf_counter()
-        loss = self.task.validate(self.model)
+        measured = self.task.validate(self.model)
         progress = self.progress
         progress.validation_seconds.append(time.perf_counter() - began)
-        is_best = loss < progress.best_loss
+        is_best = measured.is_better_than(Measured(progress.best_loss, progress.best_accuracy))
         if is_best:
-            progress.best_loss, progress.best_step = loss, progress.step
-        self.observer.validated(progress, loss)
+            progress.best_loss, progress.best_accuracy = measured.loss, measured.accuracy
+            progress.best_step = progress.step
+        self.observer.validated(progress, measured)
         if is_best and self.world.leads:
             began = time.perf_counter()
             self.checkpoints.save_best(self.model, self._state())

@@ -1,0 +1,223 @@
+"""Labelled text: rows of one or two texts and a label, checked and split so that nothing leaks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oelm.data.hub import hub_tables
+from oelm.data.tables import FORMATS, Row, read_table
+from oelm.data.tasks import LabelledCorpus, Part, belongs, column, corpus_of, part_of, roles_of
+from oelm.errors import BadData
+from oelm.spec.data import ExamplesSpec, Split
+from oelm.spec.seeds import derived_seed
+
+DRAWN_ROWS, MOST_DRAWN = 500, 10_000
+"""A split that a corpus lacks is a tenth of it, but at least and at most so many rows, and never over a fifth."""
+UNLABELLED = {"-1", "-", "", "None"}
+"""What stands in the label column of a row whose label is hidden, or on which its annotators disagreed."""
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """The rows of one split."""
+
+    texts: Sequence[tuple[str, ...]]
+    labels: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def taken(self, rows: Sequence[int]) -> LabelledText:
+        """Return some of the rows."""
+        return LabelledText([self.texts[row] for row in rows], [self.labels[row] for row in rows])
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A labelled corpus by split, with what a person should know of it."""
+
+    corpus: str
+    labels: tuple[str, ...]
+    splits: Mapping[Split, LabelledText]
+    notes: tuple[str, ...] = field(default=())
+
+
+def open_examples(spec: ExamplesSpec) -> Examples:
+    """Read what a spec names, from `source`, from `data/<corpus>` or from the hub.
+
+    Raises:
+        UsageError: the corpus is unknown or cannot be reached.
+        BadData: files, columns, labels or texts that are not what they should be; nothing has been written.
+
+    """
+    corpus = corpus_of(spec)
+    folder = local_folder(spec)
+    tables = _local_tables(corpus, folder) if folder else hub_tables(corpus.hub, spec.corpus)
+    tables = {name: rows for name, rows in tables.items() if belongs(corpus, name)}
+    notes: list[str] = []
+    parts = _labelled_parts(spec, corpus, tables, notes)
+    labels = corpus.labels or _found_labels(parts)
+    texts = {part: _read_rows(part, rows, labels, notes) for part, rows in parts.items()}
+    roles = roles_of(texts)
+    splits = {split: texts[part] for split, part in roles.items()}
+    _draw_missing(splits, spec, notes)
+    _limit(splits, spec)
+    _count_duplicates(splits, notes)
+    return Examples(spec.corpus, labels, splits, tuple(notes))
+
+
+def default_folder(corpus: str) -> Path:
+    """Return where a corpus' files lie unless told otherwise: `data/<corpus>`, as for text."""
+    return Path("data") / corpus.replace("/", "-")
+
+
+def local_folder(spec: ExamplesSpec) -> Path | None:
+    """Return the file or folder that a spec reads; None: the hub."""
+    if spec.source is not None:
+        return spec.source
+    folder = default_folder(spec.corpus)
+    return folder if folder.is_dir() else None
+
+
+def _local_tables(corpus: LabelledCorpus, path: Path) -> dict[str, Sequence[Row]]:
+    files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.suffix in FORMATS)
+    files = [file for file in files if belongs(corpus, file.name)]
+    if not files or any(file.suffix not in FORMATS for file in files):
+        raise BadData(
+            f"labelled text was to be read from {path}, but there is no {', '.join(FORMATS)} there. Give a folder with "
+            "files named train, heldout or dev, and test, or one file."
+        )
+    return {file.name: read_table(file) for file in files}
+
+
+_Raw = list[tuple[tuple[Any, ...], Any]]
+
+
+def _labelled_parts(
+    spec: ExamplesSpec, corpus: LabelledCorpus, tables: Mapping[str, Sequence[Row]], notes: list[str]
+) -> dict[Part, _Raw]:
+    """Return texts and label of every row by part, without the parts whose labels are hidden."""
+    parts: dict[Part, _Raw] = {}
+    for name, rows in tables.items():
+        part = part_of(name) if len(tables) > 1 else "train"
+        if part is None:
+            if local_folder(spec) is None:
+                continue  # the hub has splits of unlabelled text beside the others
+            raise BadData(
+                f"{name} does not say which split it is, and there are others ({', '.join(tables)}). Put train, "
+                "heldout, dev or test into its name, or move it away."
+            )
+        label = next((each for each in corpus.label if each in rows[0]), None)
+        if part == "test" and (label is None or all(_is_hidden(row[label]) for row in rows)):
+            notes.append(f"{name} has no labels and is left out.")
+            continue
+        columns = [column(rows[0], names, name) for names in corpus.texts]
+        label = column(rows[0], corpus.label, name)
+        found = [(tuple(row.get(each) for each in columns), row.get(label)) for row in rows]
+        parts.setdefault(part, []).extend(found)
+    if not parts:
+        raise BadData(f"{spec.corpus} has no labelled rows in {', '.join(tables)}.")
+    return parts
+
+
+def _is_hidden(label: Any) -> bool:
+    return str(label).strip() in UNLABELLED
+
+
+def _found_labels(parts: Mapping[Part, _Raw]) -> tuple[str, ...]:
+    """Name the labels of a corpus that states none: numbers from 0, or the names in alphabetical order."""
+    found = {str(label).strip() for rows in parts.values() for _, label in rows if not _is_hidden(label)}
+    if all(label.isdecimal() for label in found):
+        return tuple(map(str, range(max(map(int, found), default=-1) + 1)))
+    return tuple(sorted(found))
+
+
+def _read_rows(part: Part, rows: _Raw, labels: tuple[str, ...], notes: list[str]) -> LabelledText:
+    numbers = {name: number for number, name in enumerate(labels)} | {str(n): n for n in range(len(labels))}
+    texts, known, empty, hidden = [], [], 0, 0
+    for place, (columns, label) in enumerate(rows, 1):
+        if _is_hidden(label):
+            hidden += 1
+            continue
+        name = str(label).strip()
+        if name not in numbers:
+            raise BadData(
+                f"row {place} of the {part} part has the label {name!r}, which is none of {', '.join(labels)} (nor "
+                f"of 0 to {len(labels) - 1}). Correct the row, or name another label column with data.label."
+            )
+        if any(not isinstance(text, str) or not text.strip() for text in columns):
+            empty += 1
+            continue
+        texts.append(columns)
+        known.append(numbers[name])
+    if not known:
+        raise BadData(
+            f"none of the {len(rows)} rows of the {part} part has both text and label; there is nothing to do."
+        )
+    if hidden:
+        notes.append(f"{hidden:,} of {len(rows):,} {part} rows have no label and are left out.")
+    if empty:
+        notes.append(f"{empty:,} of {len(rows):,} {part} rows have an empty text and are left out.")
+    return LabelledText(texts, known)
+
+
+def _draw_missing(splits: dict[Split, LabelledText], spec: ExamplesSpec, notes: list[str]) -> None:
+    """Hold the splits that a corpus lacks out of its training rows, by group.
+
+    Rows with one first text (the premise of a pair, or a repeated sentence) are one group and stay together.
+    """
+    total = len(splits["train"])
+    wanted = min(max(total // 10, DRAWN_ROWS), total // 5, MOST_DRAWN)
+    for split in ("test", "val"):
+        if split in splits:
+            continue
+        if not wanted:
+            raise BadData(
+                f"{total} rows are too few to draw a {split} split from. Give at least 5, or a file of its own."
+            )
+        train = splits["train"]
+        groups: dict[str, list[int]] = {}
+        for row, texts in enumerate(train.texts):
+            groups.setdefault(texts[0], []).append(row)
+        drawn: list[int] = []
+        for group in sorted(groups, key=lambda group: _rank(spec.seed, split, group)):
+            if len(drawn) >= wanted:
+                break
+            drawn += groups[group]
+        left = sorted(set(range(len(train))) - set(drawn))
+        splits[split], splits["train"] = train.taken(sorted(drawn)), train.taken(left)
+        notes.append(
+            f"{len(drawn):,} rows are drawn from training for {split}, none of whose first texts is left in it."
+        )
+
+
+def _rank(seed: int, split: str, group: str) -> bytes:
+    return hashlib.sha256(f"{seed}\x1f{split}\x1f{group}".encode()).digest()
+
+
+def _limit(splits: dict[Split, LabelledText], spec: ExamplesSpec) -> None:
+    train = splits["train"]
+    if spec.rows is not None and spec.rows < len(train):
+        order = np.random.default_rng(derived_seed(spec.seed, "rows")).permutation(len(train))
+        splits["train"] = train.taken(sorted(order[: spec.rows].tolist()))
+
+
+def _count_duplicates(splits: Mapping[Split, LabelledText], notes: list[str]) -> None:
+    seen = Counter(_key(texts) for texts in splits["train"].texts)
+    for split in ("val", "test"):
+        shared = sum(1 for texts in splits[split].texts if _key(texts) in seen)
+        if shared:
+            share = shared / len(splits[split])
+            notes.append(f"{shared:,} {split} rows ({share:.1%}) stand in the training split too; they are kept.")
+
+
+def _key(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return texts as they are compared: without differences of case and of white space."""
+    return tuple(" ".join(text.lower().split()) for text in texts)

@@ -1,0 +1,95 @@
+"""A model as a classifier of texts: built with a head for the labels, called for its logits or its loss."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oelm.errors import BadData, BadShape, InvalidSpec
+from oelm.models.build import build
+from oelm.models.gpt import GPT
+from oelm.spec.model import GPTSpec, ModelSpec
+
+
+def build_classifier(
+    spec: ModelSpec,
+    labels: tuple[str, ...],
+    *,
+    vocab_size: int,
+    own_vocabulary: bool,
+    max_length: int,
+    seed: int,
+    device: torch.device,
+) -> nn.Module:
+    """Build a model with a head for `labels`; what is not loaded is drawn from `seed`.
+
+    The vocabulary is the data's where the model is drawn for them (`own_vocabulary`: it was trained on them).
+
+    Raises:
+        InvalidSpec: the spec asks for a head of another size than the data have labels.
+        BadData: the tokens are of a larger vocabulary than the model's.
+        BadShape: texts may be longer than the model's positions.
+
+    """
+    if spec.labels not in (None, len(labels)):
+        raise InvalidSpec(
+            f"model.labels={spec.labels} was asked for, but the data have {len(labels)} labels "
+            f"({', '.join(labels)}). Set model.labels={len(labels)}, or leave it out."
+        )
+    fitted = spec.model_copy(update={"labels": len(labels)})
+    if isinstance(fitted, GPTSpec) and fitted.vocab_size is None:
+        fitted = fitted.model_copy(update={"vocab_size": vocab_size})
+    model = build(fitted, seed=seed, vocab_size=vocab_size if own_vocabulary else None).to(device)
+    known, positions = _limits(model)
+    if known < vocab_size:
+        raise BadData(
+            f"the texts are encoded with a vocabulary of {vocab_size} entries, and the model's has {known}. Leave "
+            "model.vocab_size out, or take the tokenizer that belongs to the model."
+        )
+    if max_length > positions:
+        raise BadShape(
+            f"data.max_length={max_length}, but the model reads {positions} tokens at most. Set data.max_length to "
+            "that or less, or take a model with more positions."
+        )
+    return model
+
+
+def _limits(model: nn.Module) -> tuple[int, float]:
+    """Return how large a model's vocabulary is, and how many tokens it reads."""
+    if isinstance(model, GPT):
+        return model.token_embedding.num_embeddings, model.spec.context
+    foreign: Any = model
+    embedding = foreign.get_input_embeddings()
+    positions = getattr(foreign.config, "max_position_embeddings", None) or float("inf")
+    if "roberta" in foreign.config.model_type:
+        positions -= foreign.config.pad_token_id + 1  # its positions are counted from behind the padding's
+    return embedding.num_embeddings, positions
+
+
+class Classifier(nn.Module):
+    """Calls a model with a batch of texts. Holds it and owns no weight."""
+
+    def __init__(self, model: nn.Module, pad: int) -> None:
+        super().__init__()
+        self.model = model
+        self._takes_kinds = (
+            not isinstance(model, GPT) and "token_type_ids" in inspect.signature(model.forward).parameters
+        )
+        config: Any = getattr(model, "config", None)
+        if config is not None and config.pad_token_id is None:
+            config.pad_token_id = pad  # decoders look for the last token that is none
+
+    def logits(self, ids_BT: Tensor, mask_BT: Tensor, kinds_BT: Tensor) -> Tensor:
+        """Return the logits of the labels."""
+        if isinstance(self.model, GPT):
+            return self.model.classify(ids_BT, mask_BT.sum(1))
+        kinds = {"token_type_ids": kinds_BT} if self._takes_kinds else {}
+        return self.model(input_ids=ids_BT, attention_mask=mask_BT, **kinds).logits  # type: ignore[no-any-return]
+
+    def forward(self, ids_BT: Tensor, mask_BT: Tensor, kinds_BT: Tensor, labels_B: Tensor) -> Tensor:
+        """Return the mean loss, in nats per text."""
+        return F.cross_entropy(self.logits(ids_BT, mask_BT, kinds_BT).float(), labels_B)

@@ -1,0 +1,84 @@
+"""A run bound to its data: from there on its fingerprint names their bytes, and its steps are known."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from oelm.data.batches import num_windows
+from oelm.data.encoded import EncodedExamples, encode_examples
+from oelm.data.examples import local_folder, open_examples
+from oelm.data.prepare import prepared
+from oelm.data.text_encoder import trained_encoder
+from oelm.data.tokens import TokenData, open_tokens
+from oelm.errors import BadData, NotCarriedOut
+from oelm.interop.tokenization import encoder_of
+from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.model import GPTSpec, ModelSpec
+from oelm.spec.run import RunSpec
+
+Data = TokenData | EncodedExamples
+
+
+def bound(run: RunSpec) -> tuple[RunSpec, Data]:
+    """Bind a run to its data, prepared now if need be.
+
+    Raises:
+        BadData: the data are not what they should be, or not those that the run was declared for.
+        NotCarriedOut: a foreign model on plain text.
+
+    """
+    data = _tokens(run) if isinstance(run.data, DataSpec) else encoded(run.data, run.model)
+    if run.data.checksum not in (None, data.checksum):
+        raise BadData(
+            f"the run was declared for data with checksum {run.data.checksum}, but those of {run.data.corpus!r} have "
+            f"{data.checksum}. Prepare the same data again, or declare the run without a checksum."
+        )
+    named = run.model_copy(update={"data": run.data.model_copy(update={"checksum": data.checksum})})
+    if run.train.epochs is None:
+        return named, data
+    steps = max(1, math.ceil(run.train.epochs * _steps_per_epoch(named, data) - 1e-9))
+    return named.model_copy(update={"train": run.train.model_copy(update={"steps": steps})}), data
+
+
+def _tokens(run: RunSpec) -> TokenData:
+    assert isinstance(run.data, DataSpec)  # noqa: S101  (its caller has looked)
+    if not isinstance(run.model, GPTSpec):
+        raise NotCarriedOut(
+            f"{run.model.name!r} was to be trained on the text {run.data.corpus!r}, and language modelling is carried "
+            "out for our GPT only. Give it labelled data (ExamplesSpec), or take a GPTSpec."
+        )
+    return open_tokens(run.data.directory or prepared(run.data))
+
+
+def _steps_per_epoch(run: RunSpec, data: Data) -> float:
+    if isinstance(data, EncodedExamples):
+        return -(-len(data.splits["train"]) // run.train.batch_size)
+    assert isinstance(run.model, GPTSpec)  # noqa: S101  (`_tokens` has refused all others)
+    return num_windows(len(data.split("train")), run.model.context) / run.train.batch_size
+
+
+def encoded(spec: ExamplesSpec, model: ModelSpec) -> EncodedExamples:
+    """Return labelled text as a model reads it."""
+    names_model = model if spec.vocab_size is None else None
+    return _encoded(spec.model_copy(update={"checksum": None}), names_model, _files(spec))
+
+
+@lru_cache(maxsize=2)  # the runs of a study are bound one after another, mostly to the same data
+def _encoded(spec: ExamplesSpec, model: ModelSpec | None, _state: tuple[object, ...]) -> EncodedExamples:
+    examples = open_examples(spec)
+    if model is not None:
+        encoder = encoder_of(model)
+    else:
+        assert spec.vocab_size is not None  # noqa: S101  (else there is a model)
+        encoder = trained_encoder((text for row in examples.splits["train"].texts for text in row), spec.vocab_size)
+    return encode_examples(examples, encoder, spec.max_length)
+
+
+def _files(spec: ExamplesSpec) -> tuple[object, ...]:
+    """Name the state of the files that are read, so that changed ones are read again."""
+    path = local_folder(spec)
+    if path is None:
+        return ()
+    files = [path] if path.is_file() else sorted(path.glob("*"))
+    return tuple((str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files)

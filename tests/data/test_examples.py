@@ -1,0 +1,216 @@
+"""Labelled text: which split is which, what is left out, what is refused, and that nothing leaks."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oelm.data.encoded import encode_examples
+from oelm.data.examples import open_examples
+from oelm.data.tasks import CORPORA, part_of, roles_of
+from oelm.data.text_encoder import gpt2_encoder, trained_encoder
+from oelm.errors import BadData, UnknownName, UsageError
+from oelm.spec.data import ExamplesSpec
+
+
+def folder(tmp_path, **tables):
+    """Write tables of (text, label) as TSV files."""
+    for name, rows in tables.items():
+        lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def opened(source, **fields):
+    return open_examples(ExamplesSpec(**{"corpus": "sst2", "source": source} | fields))
+
+
+def many(word, count=20):
+    return [(f"{word} number {n}", n % 2) for n in range(count)]
+
+
+def test_held_out_training_rows_tune_and_glues_dev_set_is_reported(tmp_path):
+    found = opened(folder(tmp_path, train=many("t"), heldout=many("h", 5), dev=many("d", 3)))
+    assert {split: rows.texts[0][0][0] for split, rows in found.splits.items()} == {
+        "train": "t",
+        "val": "h",
+        "test": "d",
+    }
+    assert found.labels == ("negative", "positive")
+
+
+def test_a_test_split_with_hidden_labels_is_left_out_and_said(tmp_path):
+    hidden = [(text, -1) for text, _ in many("x")]
+    found = opened(folder(tmp_path, train=many("t"), dev=many("d", 3), test=hidden))
+    assert len(found.splits["test"]) == 3
+    assert len(found.splits["val"]) == 4
+    assert len(found.splits["train"]) == 16
+    assert any("test.tsv has no labels" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "roles"),
+    [
+        ({"train"}, {"train": "train"}),
+        ({"test"}, {"train": "test"}),
+        ({"train", "val", "test"}, {"train": "train", "val": "val", "test": "test"}),
+        ({"train", "val"}, {"train": "train", "test": "val"}),
+        ({"train", "test"}, {"train": "train", "test": "test"}),
+        ({"train", "heldout", "val"}, {"train": "train", "val": "heldout", "test": "val"}),
+        ({"train", "heldout"}, {"train": "train", "val": "heldout"}),
+    ],
+)
+def test_the_parts_of_a_corpus_serve_as_its_splits(parts, roles):
+    assert roles_of(parts) == roles
+
+
+def test_parts_are_known_by_their_names():
+    names = ("train.tsv", "validation_matched", "dev.tsv", "my-test.csv", "heldout.tsv", "unsupervised", "train_dev")
+    assert [part_of(name) for name in names] == ["train", "val", "val", "test", "heldout", None, "val"]
+
+
+def pairs(tmp_path, premises=30):
+    rows = ["premise\thypothesis\tlabel"]
+    for number in range(premises):
+        rows += [f"premise {number}\thypothesis {label} {number}\t{label}" for label in CORPORA["xnli"].labels]
+    (tmp_path / "dev.tsv").write_text("\n".join(rows) + "\n")
+    return tmp_path / "dev.tsv"
+
+
+@given(seed=st.integers(0, 1000))
+def test_one_file_is_split_by_premise_so_that_none_leaks(tmp_path_factory, seed):
+    path = pairs(tmp_path_factory.mktemp("pairs"))
+    found = open_examples(ExamplesSpec(corpus="xnli", source=path, seed=seed))
+    premises = [{texts[0] for texts in rows.texts} for rows in found.splits.values()]
+    assert not premises[0] & premises[1] and not premises[0] & premises[2] and not premises[1] & premises[2]  # noqa: PT018
+    assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 54, "val": 18, "test": 18}
+    assert found.labels == ("entailment", "neutral", "contradiction")
+
+
+def test_rows_are_drawn_by_the_seed_alone_and_keep_their_order(tmp_path):
+    source = folder(tmp_path, train=many("t", 100), heldout=many("h", 5), dev=many("d", 3))
+    drawn = [opened(source, rows=10, seed=seed).splits["train"].texts for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == 10
+    everything = opened(source).splits["train"].texts
+    assert [text for text in everything if text in set(drawn[0])] == drawn[0]
+
+
+def test_matched_and_mismatched_are_two_tasks_of_one_folder(tmp_path):
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        rows = [f"{name} {n}\tb\t{label}" for n in range(10) for label in ("neutral", "entailment")]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n")
+    for task, expected in (("mnli", "dev_matched"), ("mnli-mismatched", "dev_mismatched")):
+        found = opened(tmp_path, corpus=task)
+        assert {texts[0].split()[0] for texts in found.splits["test"].texts} == {expected}
+
+
+def test_any_table_with_named_columns_and_labels_by_name_will_do(tmp_path):
+    rows = [{"title": f"t{n}", "body": "b", "kind": ("spam", "ham")[n % 2]} for n in range(20)]
+    (tmp_path / "mail.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = opened(tmp_path / "mail.jsonl", corpus="mail", texts=("title", "body"), label="kind")
+    assert found.labels == ("ham", "spam")
+    assert found.splits["train"].texts[0] == ("t0", "b") or len(found.splits["train"]) == 12
+
+
+def test_rows_in_two_splits_and_empty_ones_are_counted_and_told(tmp_path):
+    source = folder(
+        tmp_path, train=[*many("t"), ("  ", 1)], heldout=[*many("h", 4), ("T  Number 3", 1)], dev=many("d", 3)
+    )
+    notes = opened(source).notes
+    assert "1 of 21 train rows have an empty text and are left out." in notes
+    assert "1 val rows (20.0%) stand in the training split too; they are kept." in notes
+
+
+@pytest.mark.parametrize(
+    ("tables", "fields", "words"),
+    [
+        ({"train": many("t")}, {"label": "gold"}, "no column 'gold', only 'sentence', 'label'"),
+        ({"train": many("t")}, {"texts": ("text",)}, "no column 'text'"),
+        (
+            {"train": [*many("t"), ("x", 2)]},
+            {},
+            "row 21 of the train part has the label '2', which is none of negative",
+        ),
+        ({"train": [("x", -1)]}, {}, "none of the 1 rows of the train part has both text and label"),
+        ({"train": [("a", 1), ("b", 0)]}, {}, "2 rows are too few to draw"),
+        ({"heldout": many("t"), "dev": many("d")}, {}, "none to train on"),
+        ({"train": many("t"), "notes": many("n")}, {}, "notes.tsv does not say which split it is"),
+    ],
+)
+def test_bad_tables_are_refused_in_words(tmp_path, tables, fields, words):
+    with pytest.raises(BadData, match=words):
+        opened(folder(tmp_path, **tables), **fields)
+
+
+def test_a_folder_without_tables_is_refused(tmp_path):
+    with pytest.raises(BadData, match="there is no .tsv"):
+        opened(tmp_path)
+
+
+def test_unknown_corpora_and_languages_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownName, match="Did you mean 'sst2'"):
+        open_examples(ExamplesSpec(corpus="sst"))
+    with pytest.raises(UsageError, match="has no languages"):
+        open_examples(ExamplesSpec(corpus="sst2", language="fr"))
+    with pytest.raises(UsageError, match="no folder data/mine"):
+        open_examples(ExamplesSpec(corpus="mine", texts=("a",)))
+    with pytest.raises(UsageError, match="one or two will do"):
+        open_examples(ExamplesSpec(corpus="mine", texts=("a", "b", "c")))
+
+
+def test_the_folder_data_is_read_without_being_named(tmp_path, monkeypatch):
+    (tmp_path / "data" / "sst2").mkdir(parents=True)
+    folder(tmp_path / "data" / "sst2", train=many("t"), heldout=many("h", 5), dev=many("d", 3))
+    monkeypatch.chdir(tmp_path)
+    assert len(open_examples(ExamplesSpec()).splits["val"]) == 5
+
+
+def test_a_data_set_in_the_hubs_layout_is_read_through_datasets(tmp_path, monkeypatch):
+    from oelm.data.hub import HubCorpus
+
+    for name in ("train", "validation", "test"):
+        label = -1 if name == "test" else 1
+        rows = [json.dumps({"sentence": f"{name} {n}", "label": label}) for n in range(10)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setattr("oelm.data.tasks.CORPORA", {
+        "sst2": CORPORA["sst2"].__class__(HubCorpus(str(tmp_path)), (("sentence",),), labels=("n", "p")),
+    })  # fmt: skip
+    found = open_examples(ExamplesSpec())
+    assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 8, "test": 10, "val": 2}
+
+
+def test_pairs_are_closed_told_apart_and_cut_to_the_limit(tmp_path):
+    found = open_examples(ExamplesSpec(corpus="xnli", source=pairs(tmp_path)))
+    encoder = trained_encoder((text for row in found.splits["train"].texts for text in row), 300)
+    encoded = encode_examples(found, encoder, 128).splits["train"]
+    end = encoder.vocab_size - 1
+    ids, kinds = encoded.ids[: encoded.offsets[1]], encoded.kinds[: encoded.offsets[1]]
+    assert np.flatnonzero(ids == end).tolist() == [np.flatnonzero(kinds)[0] - 1, len(ids) - 1]
+    assert encoder.decode(ids[: np.flatnonzero(kinds)[0]]) == found.splits["train"].texts[0][0]
+    cut = encode_examples(found, encoder, 6)
+    assert cut.splits["train"].lengths.max() == 6
+    assert any("are cut to 6 tokens" in note for note in cut.notes)
+
+
+def test_the_checksum_follows_texts_labels_and_vocabulary(tmp_path):
+    source = folder(tmp_path, train=many("t"), heldout=many("h", 5), dev=many("d", 3))
+    found = opened(source)
+    words = [text for row in found.splits["train"].texts for text in row]
+    small, large = trained_encoder(words, 260), trained_encoder(words, 262)
+    sums = [encode_examples(found, each, 32).checksum for each in (small, small, large)]
+    assert sums[0] == sums[1] != sums[2]
+    folder(tmp_path, dev=[(text, 1 - label) for text, label in many("d", 3)])
+    assert encode_examples(opened(source), small, 32).checksum != sums[0]
+
+
+def test_gpt2s_vocabulary_is_tiktokens_with_an_end():
+    from oelm.data.tokenizer import gpt2_tokenizer
+
+    text = "It's a  charming journey, 'tis.\n"
+    (encoding,) = gpt2_encoder().encode([(text,)], 128)
+    assert encoding.ids == [*gpt2_tokenizer().encode_batch([text])[0].tolist(), 50256]
