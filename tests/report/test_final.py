@@ -49,7 +49,7 @@ def test_the_final_report_has_the_ledger_the_trend_and_everything_left_over(
     for part in (words, "+12.8", "data.checksum", "is not whole JSON", "13"):
         assert part in text
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "tiny/oelm-freeze/2" in page
+    assert "tiny, oelm-freeze: 0</a>" in page
 
 
 def test_every_link_of_the_final_report_leads_to_a_record(archive: Path, tmp_path: Path) -> None:

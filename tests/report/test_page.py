@@ -259,8 +259,8 @@ def test_the_same_records_give_the_same_page(study: Study, write_run: Any, tmp_p
     filled(study, write_run)
     report(study, tmp_path)
     first = {path.name: path.read_bytes() for path in (tmp_path / "out" / "report").iterdir()}
-    drawn = {f"{name}.{kind}" for name in ("convergence", "forest", "ablation") for kind in ("svg", "png")}
-    tables = {f"{name}.csv" for name in ("results", "statistics", "ablation", "convergence", "cost")}
+    drawn = {f"{name}.{kind}" for name in ("convergence", "forest") for kind in ("svg", "png")}
+    tables = {f"{name}.csv" for name in ("results", "statistics", "convergence", "cost")}
     assert set(first) == {"report.html", "report.md", "tables.tex"} | drawn | tables
     report(study, tmp_path)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out" / "report").iterdir()} == first

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,16 +20,8 @@ CHUNK_BYTES = 64 * 2**20
 """About this much memory for a chunk of logits: large enough for full speed of the matrix product."""
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Some rows, on their way through the softmax."""
-
-    start: int
-    part_CD: Tensor
-    target_1C: Tensor
-    exps_VC: Tensor
-    mass_1C: Tensor
-    losses_1C: Tensor
+_Chunk = tuple[int, Tensor, Tensor, Tensor, Tensor]
+"""Some rows: their first, their targets (1, C), exponentials (V, C), the sums of those and the losses, both (1, C)."""
 
 
 def _chunks(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Iterator[_Chunk]:
@@ -48,7 +39,7 @@ def _chunks(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Iterator
         # In place and once: exponentials of this many logits are a good part of a step.
         exps_VC = logits_VC.sub_(largest_1C).exp_()
         mass_1C = exps_VC.sum(0, keepdim=True)
-        yield _Chunk(start, part_CD, target_1C, exps_VC, mass_1C, mass_1C.log() + largest_1C - wanted_1C)
+        yield start, target_1C, exps_VC, mass_1C, mass_1C.log() + largest_1C - wanted_1C
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -58,18 +49,18 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
-        for chunk in _chunks(hidden_ND, weight_VD, targets_N):
-            total += chunk.losses_1C.sum()
+        for start, target_1C, exps_VC, mass_1C, losses_1C in _chunks(hidden_ND, weight_VD, targets_N):
+            total += losses_1C.sum()
             if grad_hidden is None and grad_weight is None:
                 continue
-            grad_VC = chunk.exps_VC.mul_(1 / (chunk.mass_1C * rows))
-            target_1C = chunk.target_1C
+            grad_VC = exps_VC.mul_(1 / (mass_1C * rows))
             grad_VC.scatter_add_(0, target_1C, grad_VC.new_full((), -1.0 / rows).expand_as(target_1C))
             grad_VC = grad_VC.to(hidden_ND.dtype)
+            span = slice(start, start + target_1C.shape[1])
             if grad_hidden is not None:
-                torch.mm(grad_VC.T, weight_VD, out=grad_hidden[chunk.start : chunk.start + target_1C.shape[1]])
+                torch.mm(grad_VC.T, weight_VD, out=grad_hidden[span])
             if grad_weight is not None:
-                grad_weight.addmm_(grad_VC, chunk.part_CD)
+                grad_weight.addmm_(grad_VC, hidden_ND[span])
         ctx.save_for_backward(grad_hidden, grad_weight)
         return total / rows
 
@@ -91,7 +82,7 @@ def chunked_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Ten
 def token_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
     """Return the same mean, to the bit, and its terms: the cross-entropy of every token by itself, (B, T)."""
     hidden_ND, weight_VD = _as_computed(hidden_BTD, weight_VD)
-    chunks = [chunk.losses_1C for chunk in _chunks(hidden_ND, weight_VD, targets_BT.reshape(-1))]
+    chunks = [losses_1C for *_, losses_1C in _chunks(hidden_ND, weight_VD, targets_BT.reshape(-1))]
     total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
     for losses_1C in chunks:  # one after another, as above: another order of summing ends in other bits
         total += losses_1C.sum()

@@ -30,12 +30,13 @@ def link(directory: Path, out: Path) -> str:
     return quote(Path(os.path.relpath(directory / RECORD, out)).as_posix())
 
 
-def evidence_section(comparison: Comparison, out: Path, say: Say) -> Section:
+def evidence_section(comparison: Comparison, out: Path, say: Say) -> Iterator[Section]:
     """List where every number of the table was born."""
     folds = [
         fold for number, row in enumerate(comparison.rows, 1) for fold in _certificates(row, number, out, say)
     ]  # fmt: skip
-    return Section("evidence", say("heading_evidence"), (say("evidence_note"),), folds=tuple(folds))
+    if folds:
+        yield Section("evidence", say("heading_evidence"), (say("evidence_note"),), folds=tuple(folds))
 
 
 def _certificates(row: Row, number: int, out: Path, say: Say) -> Iterator[Fold]:

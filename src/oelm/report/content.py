@@ -47,10 +47,10 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
         *([heads] if heads else []),
         *samples_section(comparison, say),
         *published_section(comparison, out, say, lang),
-        evidence_section(comparison, out, say),
+        *evidence_section(comparison, out, say),
         *remark_sections(comparison, root, out, say),
     ]
-    footer = say("made_by", version=oelm.__version__, root=root)
+    footer = say("made_by", version=oelm.__version__, root=root.resolve().name)
     return Document(comparison.study.name, comparison.study.question, tuple(sections), footer), comparison
 
 

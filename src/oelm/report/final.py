@@ -12,7 +12,7 @@ import oelm
 from oelm.analysis.compare import Comparison, Found, compare_folder
 from oelm.analysis.gather import gather
 from oelm.analysis.ledger import Entry, Finding, frozen_rows, ledger
-from oelm.analysis.published import published
+from oelm.analysis.published import PublishedRun, published
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import percent
 from oelm.errors import OelmError, UsageError
@@ -26,6 +26,7 @@ from oelm.report.numbers import (
     shown_difference,
     shown_figure,
     shown_interval,
+    shown_setting,
     shown_share,
 )
 from oelm.report.page import PAGE, write_document
@@ -126,7 +127,7 @@ def _ledger_section(entries: Sequence[Entry], out: Path, say: Say) -> Section:
     answers = tuple(
         Answer(
             say(f"claim_{entry.claim}"), entry.verdict, say(entry.verdict), _evidence_of(entry, say),
-            tuple(dict.fromkeys(_links(entry, out))),
+            tuple(_links(entry, out)),
         )
         for entry in entries
     )  # fmt: skip
@@ -134,9 +135,14 @@ def _ledger_section(entries: Sequence[Entry], out: Path, say: Say) -> Section:
 
 
 def _links(entry: Entry, out: Path) -> Iterator[tuple[str, str]]:
+    """Link every record once; the first of an arm says which, the others only their seed."""
+    said: set[tuple[str, str]] = set()
     for finding in entry.findings:
         for item in finding.evidence:
-            yield f"{finding.study}/{item.arm}/{item.spec.seed}", link(item.directory, out)
+            place = (finding.study, item.arm)
+            words = f"{item.spec.seed}" if place in said else f"{finding.study}, {item.arm}: {item.spec.seed}"
+            said.add(place)
+            yield words, link(item.directory, out)
 
 
 def _evidence_of(entry: Entry, say: Say) -> str:
@@ -230,7 +236,23 @@ def _published_section(say: Say, lang: Language) -> Section:
         Remark(", ".join(item.runs) or say("whole_study"), item.en if lang == "en" else item.zh)
         for item in published().contradictions
     )
-    return Section("contradictions", say("heading_contradictions"), remarks=remarks)
+    keys = {
+        "name": "published_id",
+        "words": "corpus",
+        "arm": "arm",
+        "rate": "learning_rate",
+        "figure": "published_there",
+    }
+    lines = [
+        Line((run.id, run.corpus, run.method, shown_setting(run.learning_rate), _claimed(run)))
+        for run in published().runs
+    ]
+    table = Table("published", tuple(Column(name, say(key)) for name, key in keys.items()), tuple(lines))
+    return Section("contradictions", say("heading_contradictions"), table=table, remarks=remarks)
+
+
+def _claimed(run: PublishedRun) -> str:
+    return f"{run.perplexity:.2f}" if run.perplexity else f"{100 * (run.accuracy or 0):.2f} %"
 
 
 def _leftovers(archive: Archive, say: Say) -> Iterator[Section]:

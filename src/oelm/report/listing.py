@@ -47,7 +47,7 @@ def listing_document(listing: Listing, root: Path, out: Path, lang: Language) ->
         )),
         *([unreadable_section(tuple(map(str, bad)), say)] if bad else []),
     ]  # fmt: skip
-    footer = say("made_by", version=oelm.__version__, root=root)
+    footer = say("made_by", version=oelm.__version__, root=root.resolve().name)
     return Document(listing.name, listing.question, tuple(sections), footer), compared
 
 
@@ -74,7 +74,7 @@ def _comparisons(complete: Sequence[Found], say: Say) -> tuple[list[Comparison],
             (comparison,) = gather(members).comparisons
         except IncomparableRuns as error:
             why = say("listing_refused_why", reason=str(error))
-            answers.append(Answer(say("listing_refused", corpus=corpus), "undecided", say("undecided"), why))
+            answers.append(Answer(corpus, "undecided", say("listing_refused"), why))
             continue
         compared.append(comparison)
         answers += [answer(comparison, row, say) for row in comparison.rows if row.verdict]

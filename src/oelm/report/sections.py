@@ -71,7 +71,8 @@ def statistics_section(comparison: Comparison, say: Say) -> Iterator[Section]:
 
 def ablation_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
     """Split the way from trained to frozen orthogonal, where both ends are there."""
-    found, say, measure = ablations(comparison), wording(lang), comparison.measure
+    found = [item for item in ablations(comparison) if len(item.steps) > 1]
+    say, measure = wording(lang), comparison.measure
     if not found:
         return
     bars = [
@@ -204,7 +205,7 @@ def beside_published(evidence: list[tuple[Row, Evidence]], out: Path, say: Say, 
         if claimed and there.corpus == item.spec.data.corpus:
             ratio = say("percent", value=f"{round(100 * (here / claimed - 1), 1) + 0.0:+.1f}")
         lines.append(Line(
-            (there.id, row.arm, shown_setting(item.spec.train.learning_rate),
+            (there.id, item.spec.arm, shown_setting(item.spec.train.learning_rate),
              shown_figure(here, row.measure, say) + ONE_SEED * (len(row.evidence) == 1),
              shown_figure(claimed, row.measure, say), ratio),
             links={3: link(item.directory, out)},

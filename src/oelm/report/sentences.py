@@ -101,9 +101,12 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "ablation_confounded": (
         (
             "The control of matched scale is missing, so scale and orthogonality cannot be told apart here. Add the "
-            "arm oelm-random-matched."
+            "arm oelm-random-matched (for pretrained models oelm-random-from-current)."
         ),
-        "缺少尺度匹配的对照组，因此这里无法区分尺度与正交的作用。请加入 oelm-random-matched 组。",
+        (
+            "缺少尺度匹配的对照组，因此这里无法区分尺度与正交的作用。请加入 oelm-random-matched 组（预训练模型用 "
+            "oelm-random-from-current）。"
+        ),
     ),
     "step": ("step", "步骤"),
     "step_from": ("from", "从"),
@@ -204,7 +207,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         ),
         "共列出 {expected} 次运行，已完成 {complete} 次。它们不是“组 × 种子”的矩阵，各自独立。",
     ),
-    "listing_refused": ("{corpus}: not compared", "{corpus}：不作比较"),
+    "listing_refused": ("not compared", "不作比较"),
     "listing_refused_why": ("The runs on it are not fair to one another: {reason}", "其上的运行彼此不公平：{reason}"),
     "heading_listing": ("The listed runs", "列出的运行"),
     "corpus": ("corpus", "语料"),
