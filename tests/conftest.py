@@ -50,6 +50,25 @@ def study() -> Study:
 
 
 @pytest.fixture
+def tuned_study() -> Callable[..., Study]:
+    """Return a maker of studies that tune their learning rate, with any other field."""
+
+    def make(rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3), **fields: Any) -> Study:
+        return Study(**{
+            "name": "tuned",
+            "question": "What does freezing cost when every arm is tuned?",
+            "base": RunSpec(model=GPT_SIZES["nano"], train=TrainSpec(steps=100, warmup_steps=10)),
+            "arms": ("baseline", "oelm-freeze"),
+            "tuned": {"train.learning_rate": rates},
+            "tuning_seeds": (100,),
+            "seeds": (0, 1, 2),
+            **fields,
+        })  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
 def make_record() -> MakeRecord:
     """Return a maker of complete records, bound to data, with a chosen test loss and any other field."""
 

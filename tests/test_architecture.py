@@ -53,10 +53,18 @@ TESTED_IN = {
     "data/encoded": "data/test_examples", "data/tasks": "data/test_examples", "data/text_encoder": "data/test_examples",
     "models/classifier": "runner/test_classification", "models/packaged": "runner/test_classification",
     "runner/bind": "runner/test_classification", "runner/tasks": "runner/test_classification",
+    "cli/cancel": "cli/test_status", "cli/logs": "cli/test_status", "cli/plan": "cli/test_status",
     "data/encode": "data/test_prepare", "data/hub": "data/test_sources", "data/identity": "data/test_prepare",
     "data/meta": "data/test_tokens", "data/progress": "data/test_prepare", "data/vocabulary": "data/test_tokenizer",
-    "data/workspace": "data/test_prepare", "method/refuse": "test_surgery", "report/content": "report/test_page",
-    "runner/artefacts": "runner/test_run", "runner/language": "runner/test_run", "runner/local": "cli/test_verbs",
+    "data/workspace": "data/test_prepare", "method/refuse": "test_surgery", "models/trace": "models/test_cost",
+    "report/content": "report/test_page", "report/server/views": "report/server/test_app",
+    "analysis/rows": "analysis/test_compare", "cli/import_run": "record/test_imported",
+    "report/certificates": "report/test_page",
+    "report/document": "report/test_typeset", "report/numbers": "report/test_tables",
+    "report/project": "report/test_final", "report/sections": "report/test_page",
+    "report/sentences": "report/test_wording", "spec/published": "interop/test_predecessor",
+    "runner/artefacts": "runner/test_run", "runner/cancel": "cli/test_status", "runner/display": "runner/test_queue",
+    "runner/language": "runner/test_run",
     "runner/observe": "runner/test_run", "runner/recorder": "runner/test_run", "runner/restore": "runner/test_run",
 }  # fmt: skip
 """Modules that are tested through the ones that use them, and where."""
@@ -64,7 +72,21 @@ TESTED_IN = {
 
 @pytest.mark.parametrize(
     "folder",
-    ["", "spec", "method", "models", "data", "train", "record", "analysis", "report", "runner", "cli", "bench"],
+    [
+        "",
+        "spec",
+        "method",
+        "models",
+        "data",
+        "train",
+        "record",
+        "analysis",
+        "report",
+        "report/server",
+        "runner",
+        "cli",
+        "bench",
+    ],
 )
 def test_every_module_has_its_tests_in_the_same_place(folder):
     for name in tree_on_disk()[folder] - {"__init__"}:
@@ -74,7 +96,17 @@ def test_every_module_has_its_tests_in_the_same_place(folder):
 
 
 @pytest.mark.parametrize(
-    "module", ["oelm", "oelm.study", "oelm.record.store", "oelm.analysis.compare", "oelm.report.page", "oelm.cli"]
+    "module",
+    [
+        "oelm",
+        "oelm.study",
+        "oelm.record.store",
+        "oelm.analysis.compare",
+        "oelm.report.page",
+        "oelm.report.server.app",
+        "oelm.cli.serve",
+        "oelm.cli",
+    ],
 )
 def test_the_paper_side_imports_without_torch_or_transformers(module):
     code = f"import sys, {module}; print([name for name in ('torch', 'transformers') if name in sys.modules])"

@@ -23,7 +23,7 @@ from oelm.errors import (
 from oelm.method.freeze import sha256
 from oelm.models import families
 from oelm.models.gpt import GPT
-from oelm.spec.method import FreezeSpec, InitSpec, MethodSpec, RatesSpec
+from oelm.spec.method import FreezeSpec, MethodSpec, RatesSpec
 from oelm.spec.model import GPT_SIZES
 
 transformers = pytest.importorskip("transformers")
@@ -136,13 +136,7 @@ REFUSALS = [
         r"(?s)Unknown.*novelformer.*MultiheadAttention.*register_architecture",
     ),
     ("a repair that no code carries out", gpt2, MethodSpec(repair={"core": True}), NotCarriedOut, "'core'"),
-    (
-        "a draw that no code carries out",
-        gpt2,
-        MethodSpec(init=InitSpec(shape="orthogonal", correlation=0.5)),
-        NotCarriedOut,
-        "correlation",
-    ),
+    ("a correlation with no room for it", lambda: gpt2(n_head=1), "oelm-correlated", BadShape, "16 or less"),
     ("uniform attention with a position term", t5, "uniform", NotCarriedOut, "not uniform"),
 ]
 

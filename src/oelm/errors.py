@@ -6,6 +6,7 @@
     │   ├── InvalidSpec       the fields of a spec contradict one another
     │   ├── NotCarriedOut     a valid spec that no code here carries out (for this model)
     │   ├── BadShape          a head wider than its input, a layer or a role that the model lacks
+    │   ├── SlurmUnreachable  no Slurm here, or one that does not answer
     │   └── BadData           token files or tables that are missing, torn or do not fit (stories.NotAStory is one)
     ├── MethodError           the model is in a state that does not take the method
     │   ├── AlreadyApplied    a method stands on this model already
@@ -65,6 +66,10 @@ class BadShape(UsageError):
 
 class BadData(UsageError):
     """Data that are missing, torn, or do not fit the model."""
+
+
+class SlurmUnreachable(UsageError):
+    """A command of Slurm that is missing, or that had no answer from its controller."""
 
 
 class MethodError(OelmError):

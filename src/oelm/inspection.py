@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -15,9 +16,11 @@ from oelm.method.freeze import Applied, named_tensors, sha256
 from oelm.method.orthogonal import departure, one_thread
 from oelm.method.projection import Projection
 from oelm.method.rates import layer_prefixes
+from oelm.method.repair import Repair, num_repair_parameters
 from oelm.spec.method import Role
 
 _IN_LAYERS = "norms and biases inside the layers"
+_REPAIRS = "repairs of the logits"
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,16 @@ class Audit:
     projections: tuple[ProjectionAudit, ...]
     architecture: str = ""
     never_frozen: dict[str, int] | None = None
-    """Parameters that no method freezes, counted by where they are: embeddings, pooler, classifier, norms."""
+    """Parameters that no method freezes, counted by where they are: embeddings, pooler, classifier, norms, repairs."""
+    qk: int = 0
+    """Weights of Q and K, frozen or not."""
+    repair: int = 0
+    """Parameters that repairs of the logits train."""
+
+    @property
+    def repair_share(self) -> float:
+        """How many parameters repairs train for each weight of Q and K."""
+        return self.repair / max(self.qk, 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -82,6 +94,8 @@ def describe(
         rows,
         architecture,
         _never_frozen(model, projections),
+        sum(math.prod(row.shape) for row in rows if row.role in ("q", "k")),
+        num_repair_parameters(model),
     )
 
 
@@ -104,9 +118,13 @@ def _never_frozen(model: nn.Module, projections: list[Projection]) -> dict[str, 
     """Count what lies outside every projection by the part of the model it is in."""
     within = tuple({f"{projection.module_name}." for projection in projections})
     layers = tuple(f"{prefix}." for prefix in layer_prefixes(projections))
+    repairs = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, Repair))
     counts: Counter[str] = Counter()
     for name, parameter in named_tensors(model).items():
         if name.startswith(within):
+            continue
+        if name.startswith(repairs):
+            counts[_REPAIRS] += parameter.numel()
             continue
         place = _IN_LAYERS if name.startswith(layers) else re.sub(r"\.(weight|bias)$", "", name)
         counts[".".join(place.split(".")[:2])] += parameter.numel()

@@ -174,6 +174,13 @@ def replaced(run: RunSpec, field: str, value: Any) -> RunSpec:
         raise InvalidSpec(f"{field}={value!r} does not fit the run: {_in_words(error)}") from error
 
 
+def at(holder: Any, field: str) -> Any:
+    """Return the value of a dotted field of a run, or of its plain form; None where there is no such field."""
+    for name in field.split("."):
+        holder = holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
+    return holder
+
+
 def _descend(inner: Any, name: str, field: str) -> Any:
     if not isinstance(inner, dict) or name not in inner:
         known = inner if isinstance(inner, dict) else ()

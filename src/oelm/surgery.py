@@ -13,9 +13,10 @@ from torch import nn
 from oelm.errors import AlreadyApplied, BadShape, CheckpointError, MethodError
 from oelm.inspection import Audit, ProjectionAudit, describe
 from oelm.method.freeze import Applied, hold, is_as_frozen, named_tensors, refuse_moved, release, rounded
-from oelm.method.orthogonal import draw, stream
+from oelm.method.initialise import initialise
 from oelm.method.projection import Architecture, Projection
 from oelm.method.refuse import depth_of, queries_and_keys, refuse_unfit, refuse_wrapped, wrapped_by
+from oelm.method.repair import draw_repairs
 from oelm.method.schedule import Timeline, resolve_layers
 from oelm.models.families import architecture_of, register_architecture
 from oelm.spec.method import Layers, MethodSpec, named_method
@@ -47,12 +48,8 @@ def apply(model: nn.Module, method: MethodSpec | str, *, seed: int = 0) -> Audit
     spec = named_method(method) if isinstance(method, str) else method
     architecture, projections, timeline = _admitted(model, spec)
     _make_separate(projections, spec)
-    if spec.init.shape not in ("host", "absent"):
-        for projection in queries_and_keys(projections):
-            purpose = stream(seed, "method", projection.name, projection.role)
-            projection.write(
-                draw(spec.init, projection.shape, purpose, current_HKI=projection.read(), is_key=projection.role == "k")
-            )
+    if spec.init.draws:
+        initialise(queries_and_keys(projections), spec.init, seed)
     state = Applied(spec, seed)
     _build_in(architecture, model, projections, state)
     freeze(model, layers=tuple(timeline.frozen_layers(0)))
@@ -258,6 +255,7 @@ def _build_in(architecture: Architecture, model: nn.Module, projections: list[Pr
         left = queries_and_keys(_in_reach(architecture.projections(model), state.method))
         _hold(model, [named for projection in left for named in projection.parameters(biases=True)])
     architecture.install(model, state.method.repair, chosen)
+    draw_repairs(model, state.seed)
     _note(model, state)
 
 

@@ -29,8 +29,8 @@ def made(study: Study, make_record: Any, changes: dict[tuple[str, int], Any]) ->
 def test_arms_are_paired_by_seed_and_averaged_geometrically(study: Study, make_record: Any) -> None:
     reference, frozen = made(study, make_record, {}).rows
     assert (reference.arm, reference.difference, reference.verdict) == ("baseline", None, None)
-    assert reference.perplexity == pytest.approx(math.exp(1.40))
-    assert frozen.perplexity == pytest.approx(math.exp(1.55))
+    assert reference.figure == pytest.approx(math.exp(1.40))
+    assert frozen.figure == pytest.approx(math.exp(1.55))
     assert frozen.difference is not None
     assert frozen.difference.mean == pytest.approx(0.15)
     assert frozen.difference.pairs == 3
@@ -94,7 +94,7 @@ def test_one_seed_has_a_difference_without_an_interval(study: Study, make_record
 def test_no_records_at_all_leave_a_table_of_gaps(study: Study) -> None:
     comparison = compare(study, [])
     assert len(comparison.gaps) == 6
-    assert [row.perplexity for row in comparison.rows] == [None, None]
+    assert [row.figure for row in comparison.rows] == [None, None]
     assert comparison.rows[1].verdict == "undecided"
 
 
@@ -106,7 +106,7 @@ def test_data_without_a_test_split_are_judged_on_validation(study: Study, make_r
         records.append((Path(f"{run.arm}{run.seed}"), record.model_copy(update={"result": result})))
     comparison = compare(study, records)
     assert comparison.judged == "val"
-    assert comparison.rows[0].perplexity == pytest.approx(math.exp(1.41))
+    assert comparison.rows[0].figure == pytest.approx(math.exp(1.41))
     assert comparison.rows[0].floor == pytest.approx(math.exp(1.0))
 
 

@@ -34,7 +34,7 @@ def test_an_undeclared_difference_is_refused_by_field_and_values(study: Study, m
         compare(study, changed(study, make_record, "train.learning_rate", 0.001))
     assert str(caught.value) == (
         "'oelm-freeze' and 'baseline' differ in train.learning_rate (0.001, 0.0003), which this study does "
-        "not declare. Add it to axes= with its values, or fix it in the base run."
+        "not declare. Add it to tuned= with a shared grid, or fix it in the base run."
     )
 
 

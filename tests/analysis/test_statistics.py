@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 from oelm.analysis.statistics import (
     MARGIN,
     Interval,
+    holm,
     interval_of_mean,
     non_inferiority,
     paired_difference,
     percent,
+    pooled_intervals,
+    seeds_to_decide,
 )
 
 SIMULATIONS = 2000
@@ -136,3 +140,41 @@ def test_the_margin_is_5_percent_and_percent_survives_overflow() -> None:
 
 def test_the_mean_is_the_plain_one() -> None:
     assert paired_difference([0.1, 0.2, 0.6]).mean == statistics.fmean([0.1, 0.2, 0.6])
+
+
+def test_the_number_of_seeds_to_add_is_about_what_decides() -> None:
+    undecided = [0.02, 0.06, 0.04]
+    found = paired_difference(undecided)
+    assert found.verdict == "undecided"
+    assert found.more_seeds is not None
+    again = (undecided * 40)[: 3 + found.more_seeds + 1]
+    assert paired_difference(again).verdict != "undecided"
+    assert paired_difference([0.01, 0.012, 0.009]).more_seeds is None
+
+
+def test_a_mean_on_the_margin_is_beyond_any_number_of_seeds() -> None:
+    assert seeds_to_decide([MARGIN - 0.1, MARGIN + 0.1], MARGIN) is None
+    assert seeds_to_decide([0.1], MARGIN) is None
+
+
+def test_holm_is_as_its_book_has_it() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert holm({}) == {}
+    assert holm({"only": 0.04}) == {"only": 0.04}
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(0, 1), max_size=8))
+def test_holm_never_lowers_a_probability_and_keeps_their_order(values: dict[str, float]) -> None:
+    adjusted = holm(values)
+    assert all(values[name] <= adjusted[name] <= 1 for name in values)
+    ordered = sorted(values, key=values.__getitem__)
+    assert all(adjusted[one] <= adjusted[other] for one, other in pairwise(ordered))
+
+
+def test_the_pooled_model_agrees_with_the_pair_where_there_are_only_two_arms() -> None:
+    costs = {"a": {0: 1.0, 1: 1.2, 2: 0.9}, "b": {0: 1.1, 1: 1.25, 2: 1.05}}
+    (interval,) = pooled_intervals(costs, "a").values()
+    paired = paired_difference([costs["b"][seed] - costs["a"][seed] for seed in range(3)]).interval
+    assert paired is not None
+    assert (interval.low, interval.high) == pytest.approx((paired.low, paired.high))
+    assert pooled_intervals({}, "a") == {}

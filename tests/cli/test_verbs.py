@@ -138,5 +138,5 @@ def test_a_failing_run_is_told_and_does_not_stop_the_others(tiny_data, tmp_path,
     (tmp_path / "study.py").write_text(text)
     assert dispatch(["run", "study.py"]) == 1
     said = capsys.readouterr().out
-    assert said.count("failed: ") == 2
+    assert said.count("diverged: ") == 2
     assert said.count("test perplexity ") >= 2

@@ -12,7 +12,6 @@ from oelm.errors import (
     BadShape,
     FrozenWeightsMoved,
     MethodError,
-    NotCarriedOut,
     UnknownName,
     UnusableWeight,
 )
@@ -21,13 +20,23 @@ from oelm.method.orthogonal import departure
 from oelm.method.rates import multipliers
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
-from oelm.spec.method import METHODS, FreezeSpec, InitSpec, MethodSpec, RepairSpec
+from oelm.spec.method import METHODS, FreezeSpec, InitSpec, MethodSpec
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.train import TrainSpec
 from oelm.train.optimizer import Optimizer
 
 NANO = GPT_SIZES["nano"]
-FORMS = ["oelm-partial:-1", "oelm-progressive:0.2-0.8", "oelm-every:10"]
+FORMS = [
+    "oelm-partial:-1",
+    "oelm-progressive:0.2-0.8",
+    "oelm-every:10",
+    "train-then-freeze:0.3",
+    "unfreeze-late:0.8",
+    "oelm+core+diagonal+low-rank+bias+mix+temperature",
+    "oelm-q-only+core+bias",
+    "oelm-random-matched+correlated",
+    "baseline+gain=3",
+]
 EVERY_METHOD = [*METHODS, *FORMS]
 ORTHOGONAL = [
     name for name in EVERY_METHOD if oelm.named_method(name).init.shape in ("orthogonal", "slice", "hadamard")
@@ -207,8 +216,7 @@ def untouched(model):
         ("oelm-freez", UnknownName, "Did you mean 'oelm-freeze'"),
         ("oelm-partial:7", BadShape, "numbered 0 to 1"),
         (MethodSpec(freeze=FreezeSpec(roles=("q",), layers=(2,))), BadShape, "layer 2 was named"),
-        (MethodSpec(init=InitSpec(shape="orthogonal", correlation=0.5)), NotCarriedOut, "correlation"),
-        (MethodSpec(init=InitSpec(shape="orthogonal"), repair=RepairSpec(core=True)), NotCarriedOut, "core"),
+        ("oelm+low-rank=32", BadShape, "low_rank=32"),
         (MethodSpec(init=InitSpec(shape="orthogonal"), sites=("cross",)), BadShape, "cross"),
     ],
 )

@@ -133,9 +133,44 @@ def test_a_head_wider_than_its_input_is_refused(init):
         drawn(init, (2, 9, 8))
 
 
-def test_correlation_is_refused_rather_than_ignored():
-    with pytest.raises(NotCarriedOut, match="correlation"):
-        drawn(InitSpec(shape="orthogonal", correlation=0.5))
+@settings(max_examples=30, deadline=None)
+@given(b=st.floats(-1, 1), heads=st.integers(1, 4), size=st.integers(1, 12), gain=st.sampled_from([1.0, 3.0]))
+def test_correlated_orthogonal_queries_stay_orthonormal_and_meet_their_keys_at_exactly_b(b, heads, size, gain):
+    init = InitSpec(shape="orthogonal", correlation=b, gain=gain)
+    keys = drawn(init, (heads, size, 24), seed=1)
+    queries = drawn(init, (heads, size, 24), seed=2, keys_HKI=keys)
+    assert departure(queries, gain) < 1e-12
+    if b != 0:
+        assert torch.allclose(queries @ keys.mT, gain**2 * b * torch.eye(size, dtype=torch.float64), atol=1e-11)
+
+
+@pytest.mark.parametrize("b", [-0.7, 0.3, 0.9])
+def test_correlated_gaussian_queries_keep_their_scale_and_correlate_by_b(b):
+    shape = (8, 32, 256)
+    matched = InitSpec(shape="normal", matched=True, correlation=b)
+    keys = drawn(matched, shape, seed=1)
+    queries = drawn(matched, shape, seed=2, keys_HKI=keys)
+    assert torch.allclose(torch.linalg.matrix_norm(queries), torch.full((8,), math.sqrt(32), dtype=torch.float64))
+    cosine = (queries * keys).sum((-2, -1)) / 32
+    assert torch.allclose(cosine, torch.full_like(cosine, b), atol=0.05)
+    loose = InitSpec(shape="normal", deviation=0.02, correlation=b)
+    queries = drawn(loose, shape, seed=2, keys_HKI=drawn(loose, shape, seed=1))
+    assert float(queries.std()) == pytest.approx(0.02, rel=0.02)
+
+
+def test_no_correlation_is_the_draw_it_always_was():
+    init = InitSpec(shape="orthogonal")
+    assert torch.equal(drawn(init, keys_HKI=drawn(init, seed=1)), drawn(init))
+
+
+def test_a_gain_scales_what_the_model_has():
+    current = gaussian(4, 8, 32, stream(99, "current"))
+    assert torch.equal(drawn(InitSpec(gain=3.0)), 3 * current)
+
+
+def test_a_draw_from_what_is_there_needs_it():
+    with pytest.raises(NotCarriedOut, match="none were given"):
+        draw(InitSpec(gain=2.0), (1, 1, 2), stream(0, "x"))
 
 
 _HASH = """

@@ -2,7 +2,7 @@
 
 import torch
 
-from oelm.method.repair import KeyShift, Temperature
+from oelm.method.repair import Fold, KeyMix, KeyShift, PositionBias, QKNorm, Temperature, num_repair_parameters
 
 
 def test_key_shift_reads_the_key_before_in_the_chosen_heads_only():
@@ -25,3 +25,51 @@ def test_temperature_starts_at_one_and_scales_each_head_by_its_own_factor():
         temperature.log_factor_H[1] = 1.0
     assert torch.allclose(temperature(queries)[:, 1], queries[:, 1] * torch.e)
     assert torch.equal(temperature(queries)[:, 0], queries[:, 0])
+
+
+def test_a_mixture_runs_from_the_key_itself_to_the_one_before_and_beyond():
+    mix, keys = KeyMix(3), torch.randn(2, 3, 5, 4)
+    assert torch.equal(mix(keys), keys)
+    with torch.no_grad():
+        mix.share_H.copy_(torch.tensor([0.0, 1.0, -0.5]))
+    mixed, shifted = mix(keys), KeyShift(1.0, 3)(keys)
+    assert torch.equal(mixed[:, 0], keys[:, 0])
+    assert torch.allclose(mixed[:, 1], shifted[:, 1])
+    assert torch.allclose(mixed[:, 2], 1.5 * keys[:, 2] - 0.5 * shifted[:, 2], atol=1e-6)
+
+
+def test_a_norm_drops_the_scale_and_keeps_the_direction():
+    x = torch.randn(1, 2, 3, 16)
+    normed = QKNorm()(x)
+    assert torch.allclose(normed.norm(dim=-1), torch.full((1, 2, 3), 4.0), atol=1e-4)
+    assert torch.allclose(QKNorm()(100 * x), normed, atol=1e-4)
+    assert torch.allclose(torch.cosine_similarity(normed, x, dim=-1), torch.ones(1, 2, 3))
+    assert not QKNorm()(torch.zeros(1, 1, 1, 4)).isnan().any()
+
+
+def test_a_bias_is_read_by_distance_and_hides_successors_for_any_number_of_new_tokens():
+    bias = PositionBias(2, 8)
+    with torch.no_grad():
+        bias.bias_HT.copy_(torch.randn(2, 8))
+    for new, seen in [(1, 1), (5, 5), (1, 8), (3, 7), (8, 8)]:
+        found = bias(new, seen)
+        assert found.shape == (2, new, seen)
+        for row in range(new):
+            here = seen - new + row
+            for there in range(seen):
+                expected = bias.bias_HT[:, here - there] if there <= here else torch.full((2,), -torch.inf)
+                assert torch.equal(found[:, row, there], expected)
+
+
+def test_a_fold_acts_on_the_weight_as_its_parts_would_on_the_input():
+    weight, x = torch.randn(6, 5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    fold = Fold(2, weight, core=True, diagonal=True, rank=2).double()
+    assert torch.equal(fold(weight), weight)
+    with torch.no_grad():
+        for parameter in fold.parameters():
+            parameter.normal_()
+    scaled = x * (1 + fold.diagonal_I)
+    projected = (weight @ scaled + fold.outer_CR @ (fold.inner_RI @ scaled)).view(2, 3)
+    expected = projected + torch.einsum("hjk,hk->hj", fold.core_HKK, projected)
+    assert torch.allclose(fold(weight) @ x, expected.flatten())
+    assert num_repair_parameters(fold) == 2 * 9 + 5 + 2 * (6 + 5)

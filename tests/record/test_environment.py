@@ -10,6 +10,7 @@ import pytest
 from oelm.record import environment as module
 from oelm.record.environment import (
     checkout_around,
+    command_line,
     commit_of,
     cpu_model,
     environment,
@@ -53,7 +54,7 @@ def test_an_accelerator_keeps_its_name_and_a_command_is_kept_as_given() -> None:
 def test_without_a_command_it_is_the_one_of_this_process() -> None:
     code = "from oelm.record.environment import environment; import sys; print(environment('cpu', '2').command)"
     done = subprocess.run([sys.executable, "-c", code, "a b"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().startswith(sys.executable)
+    assert done.stdout.strip().startswith(f"{Path(sys.executable).name} -c ")
     assert done.stdout.strip().endswith("'a b'")
 
 
@@ -147,3 +148,20 @@ def test_the_source_tree_is_found_from_anywhere(
     monkeypatch.setattr(module.oelm, "__file__", str(package / "__init__.py"))
     monkeypatch.chdir(tmp_path)
     assert source_tree() == checkout
+
+
+def test_a_command_is_written_as_one_would_type_it_in_the_runs_folder(tmp_path: Path) -> None:
+    words = [
+        "/opt/venv/bin/python",
+        "-m",
+        "oelm",
+        "train",
+        "--spec",
+        str(tmp_path / "spec.json"),
+        "--out",
+        str(tmp_path),
+    ]
+    assert command_line(words, tmp_path) == "oelm train --spec spec.json --out ."
+    assert command_line(["/opt/bin/python3", "/opt/bin/oelm", "run", "studies/x y.py"]) == "oelm run 'studies/x y.py'"
+    assert command_line(["/usr/bin/python3", "scripts/train_v2.py"]) == "python3 scripts/train_v2.py"
+    assert command_line([]) == ""

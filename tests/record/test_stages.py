@@ -16,19 +16,6 @@ from oelm.study import Study
 RATES = (1e-3, 2e-3, 4e-3)
 
 
-def tuned_study(rates: tuple[float, ...] = RATES, **fields: Any) -> Study:
-    return Study(**{
-        "name": "tuned",
-        "question": "What does freezing cost when every arm is tuned?",
-        "base": RunSpec(model=GPT_SIZES["nano"], train=TrainSpec(steps=100, warmup_steps=10)),
-        "arms": ("baseline", "oelm-freeze"),
-        "tuned": {"train.learning_rate": rates},
-        "tuning_seeds": (100,),
-        "seeds": (0, 1, 2),
-        **fields,
-    })  # fmt: skip
-
-
 def bowl(best: dict[str, float]):
     """Losses that are least at each arm's own rate."""
     return lambda run: 2 + math.log(run.train.learning_rate / best[run.arm]) ** 2
@@ -45,7 +32,7 @@ def carried_out(study: Study, make_record, loss) -> tuple[Any, dict[str, RunReco
         records |= by_declaration(make_record(run, loss(run)) for run in missing)
 
 
-def test_tuning_comes_first_and_every_arm_has_the_same_grid():
+def test_tuning_comes_first_and_every_arm_has_the_same_grid(tuned_study):
     stage = stage_of(tuned_study(), {})
     assert stage.name == "tune"
     assert stage.confirm == []
@@ -54,7 +41,7 @@ def test_tuning_comes_first_and_every_arm_has_the_same_grid():
     assert {run.seed for run in stage.tune} == {100}
 
 
-def test_each_arm_is_confirmed_at_its_own_best_rate_with_fresh_seeds(make_record):
+def test_each_arm_is_confirmed_at_its_own_best_rate_with_fresh_seeds(tuned_study, make_record):
     study = tuned_study((5e-4, 1e-3, 2e-3, 4e-3))
     stage, records = carried_out(study, make_record, bowl({"baseline": 1e-3, "oelm-freeze": 2e-3}))
     assert {(run.arm, run.train.learning_rate, run.seed) for run in stage.confirm} == {
@@ -69,7 +56,7 @@ def test_each_arm_is_confirmed_at_its_own_best_rate_with_fresh_seeds(make_record
         assert set(arm.runs) <= known
 
 
-def test_an_optimum_at_the_edge_extends_the_grid_for_every_arm(make_record):
+def test_an_optimum_at_the_edge_extends_the_grid_for_every_arm(tuned_study, make_record):
     stage, _ = carried_out(tuned_study(), make_record, bowl({"baseline": 8e-3, "oelm-freeze": 2e-3}))
     rates = {
         arm: sorted({r.train.learning_rate for r in stage.tune if r.arm == arm}) for arm in ("baseline", "oelm-freeze")
@@ -77,14 +64,14 @@ def test_an_optimum_at_the_edge_extends_the_grid_for_every_arm(make_record):
     assert rates["baseline"] == rates["oelm-freeze"] == [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
 
 
-def test_a_grid_that_never_finds_its_optimum_stops_growing_and_says_so(make_record):
+def test_a_grid_that_never_finds_its_optimum_stops_growing_and_says_so(tuned_study, make_record):
     stage, _ = carried_out(tuned_study(), make_record, bowl({"baseline": 1e3, "oelm-freeze": 2e-3}))
     (cell,) = stage.choice.cells
     assert len(cell.grid["train.learning_rate"]) == len(RATES) + EXTENSIONS
     assert {arm.arm: arm.at_edge for arm in cell.arms} == {"baseline": True, "oelm-freeze": False}
 
 
-def test_a_diverged_tuning_run_is_an_answer_and_a_broken_one_is_not(make_record):
+def test_a_diverged_tuning_run_is_an_answer_and_a_broken_one_is_not(tuned_study, make_record):
     study = tuned_study()
     runs = stage_of(study, {}).tune
     loss = bowl({"baseline": 2e-3, "oelm-freeze": 2e-3})
@@ -94,7 +81,7 @@ def test_a_diverged_tuning_run_is_an_answer_and_a_broken_one_is_not(make_record)
     assert stage_of(study, by_declaration([*rest, make_record(runs[0], failure="diverged", **lost)])).name == "confirm"
 
 
-def test_cells_are_tuned_apart(make_record):
+def test_cells_are_tuned_apart(tuned_study, make_record):
     study = tuned_study((5e-4, 1e-3, 2e-3, 4e-3), axes={"model.num_layers": (2, 3)})
 
     def loss(run: RunSpec) -> float:
@@ -107,7 +94,7 @@ def test_cells_are_tuned_apart(make_record):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(best=st.tuples(*[st.floats(1e-4, 1e-1)] * 2), order=st.randoms())
-def test_the_stage_depends_on_the_records_alone_and_not_on_their_order(make_record, best, order):
+def test_the_stage_depends_on_the_records_alone_and_not_on_their_order(tuned_study, make_record, best, order):
     loss = bowl(dict(zip(("baseline", "oelm-freeze"), best, strict=True)))
     stage, records = carried_out(tuned_study(), make_record, loss)
     shuffled = list(records.values())

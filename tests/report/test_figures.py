@@ -8,7 +8,7 @@ import pytest
 
 from oelm.record.schema import MetricRecord
 from oelm.report import figures
-from oelm.report.figures import INK, Curve, Panel, convergence_png, convergence_svg, curve, look
+from oelm.report.figures import INK, Curve, Panel, as_png, as_svg, convergence, curve, look
 
 
 def points(losses: dict[int, float], kind: str = "val") -> list[MetricRecord]:
@@ -52,6 +52,14 @@ def test_forty_arms_can_be_told_apart_and_the_reference_has_the_colour_of_the_te
     assert len({str(item) for item in looks}) == 40
     assert looks[0] == (INK, "-")
     assert all(one[0] != other[0] and one[1] != other[1] for one, other in pairwise(looks))
+
+
+def convergence_svg(panels: list[Panel], language: str) -> str:
+    return as_svg(lambda say: convergence(panels, say), language)
+
+
+def convergence_png(panels: list[Panel], language: str) -> bytes:
+    return as_png(lambda say: convergence(panels, say), language)
 
 
 def texts(svg: str) -> list[str]:

@@ -57,7 +57,7 @@ def test_a_complete_run_leaves_its_record_curve_log_times_samples_and_checkpoint
     assert record.step == 30
     assert record.result.train_tokens == 30 * 4 * 32
     assert 0 < record.result.flop_utilisation < 1.5
-    assert record.parameters.frozen == 2 * 2 * 32 * 32
+    assert record.parameters.frozen == record.parameters.qk == 2 * 2 * 32 * 32
     assert len(record.frozen_hashes) == 4
     assert 0 < record.data.floor["test"] < record.result.test_loss
     assert record.seconds.total > record.seconds.train > 0
@@ -72,6 +72,14 @@ def test_a_complete_run_leaves_its_record_curve_log_times_samples_and_checkpoint
     summary = json.loads((directory / "attention.json").read_text())
     assert [len(layer) for layer in summary["entropy"]] == [4, 4]
     assert {path.name for path in (directory / "checkpoints").iterdir()} == {"latest", "previous", "best"}
+
+
+def test_a_repaired_run_says_what_its_repairs_train_and_comes_back_with_them(tiny_run, tmp_path):
+    record = carried_out(tiny_run("oelm+core+bias+low-rank"), tmp_path)
+    assert record.parameters.repair == 2 * (4 * 8 * 8 + 4 * 32 + 2 * 4 * 64)
+    restored = restore(tmp_path).model
+    trained = [restored.blocks[0].attention.query_fold.core_HKK, restored.blocks[1].attention.position_bias.bias_HT]
+    assert all(parameter.any() for parameter in trained)
 
 
 def test_training_learns(complete):
@@ -111,7 +119,7 @@ def test_a_restored_model_is_the_trained_one_and_still_frozen(complete):
     assert task.measure(restored.model, "test").loss == record.result.test_loss
 
 
-METHODS = ["baseline", "oelm-progressive:0.2-0.8", "oelm-every:3"]
+METHODS = ["baseline", "oelm-progressive:0.2-0.8", "oelm-every:3", "oelm+core+diagonal+low-rank+bias+mix+temperature"]
 
 
 @pytest.mark.parametrize("method", METHODS)

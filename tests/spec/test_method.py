@@ -9,15 +9,17 @@ from oelm.errors import InvalidSpec, UnknownName
 from oelm.spec.method import (
     FORMS,
     METHODS,
+    PARTS,
     Change,
     FreezeSpec,
     InitSpec,
     MethodSpec,
-    RepairSpec,
     ScheduleSpec,
     Sweep,
+    composed,
     named_method,
 )
+from oelm.spec.repair import RepairSpec
 
 ISSUE_NAMES = [
     "baseline",
@@ -35,6 +37,21 @@ ISSUE_NAMES = [
     "uniform",
     "oelm-shift",
     "baseline-shift",
+    "oelm-core",
+    "oelm-core-diagonal",
+    "oelm-diagonal",
+    "oelm-temperature",
+    "oelm-qk-norm",
+    "oelm-bias",
+    "oelm-mix",
+    "oelm-low-rank",
+    "oelm-correlated",
+    "baseline-core",
+    "baseline-diagonal",
+    "baseline-temperature",
+    "baseline-qk-norm",
+    "baseline-bias",
+    "baseline-mix",
 ]
 
 inits = st.sampled_from([method.init for method in METHODS.values()])
@@ -90,12 +107,70 @@ def test_a_moment_written_as_an_integer_is_a_step_and_as_a_float_a_fraction():
         ("oelm-partial:", "oelm-partial:LAYERS"),
         ("oelm-progressive:0.5", "START-STOP"),
         ("oelm-progressive:0.8-0.2", "runs forward"),
-        ("oelm-progressive:0.2-0.8:up", "neither 'first' nor 'last'"),
+        ("train-then-freeze:0.3:host", "is not 'orthogonal'"),
+        ("train-then-freeze:1.5", "train-then-freeze:FRACTION"),
+        ("unfreeze-late:soon", "unfreeze-late:FRACTION"),
+        ("oelm+mix=2", "takes no value"),
+        ("oelm+gain", "needs a value"),
+        ("oelm-core+core", "stands twice"),
+        ("oelm+low-rank=x", "valid integer"),
+        ("oelm+shift=2", "less than or equal to 1"),
+        ("oelm+qk-norm+temperature", "trained factor per head already"),
+        ("uniform+core", "leaves no Q or K"),
+        ("oelm-progressive:0.2-0.8:up", "is not 'first' or 'last'"),
     ],
 )
 def test_a_parametrised_name_that_is_wrong_shows_its_form(name, words):
     with pytest.raises(InvalidSpec, match=words):
         named_method(name)
+
+
+parts = st.lists(st.sampled_from([name for name, (_, _, default) in PARTS.items() if default]), min_size=1, unique=True)
+
+
+@given(parts, st.randoms())
+def test_parts_can_be_added_in_any_order_and_the_method_is_the_same(chosen, random):
+    shuffled = random.sample(chosen, len(chosen))
+    try:
+        method = composed(METHODS["oelm-freeze"], *chosen)
+    except ValueError:
+        with pytest.raises(ValueError, match="."):
+            composed(METHODS["oelm-freeze"], *shuffled)
+        return
+    assert composed(METHODS["oelm-freeze"], *shuffled) == method
+    assert named_method("+".join(["oelm", *shuffled])) == method
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("oelm+low-rank=8", "repair.low_rank", 8),
+        ("baseline+shift=0.25", "repair.key_shift", 0.25),
+        ("baseline+gain=3", "init.gain", 3.0),
+        ("oelm+correlated=-0.5", "init.correlation", -0.5),
+        ("oelm+layer-rates=0.8", "rates.layer_decay", 0.8),
+        ("oelm-partial:-1+bias", "repair.position_bias", True),
+    ],
+)
+def test_a_part_sets_its_field_and_leaves_the_method_otherwise_alone(name, field, value):
+    section, inner = field.split(".")
+    base, _, _ = name.partition("+")
+    method = named_method(name)
+    plain = named_method("oelm-freeze" if base == "oelm" else base)
+    assert getattr(getattr(method, section), inner) == value
+    assert method.model_copy(update={section: getattr(plain, section)}) == plain
+
+
+def test_an_unknown_part_suggests_the_nearest():
+    with pytest.raises(UnknownName, match="Did you mean 'core'"):
+        named_method("oelm+cor")
+
+
+def test_train_then_freeze_starts_where_the_baseline_does_unless_told():
+    host, orthogonal = (named_method(f"train-then-freeze:0.3{way}") for way in ("", ":orthogonal"))
+    assert host.init == METHODS["baseline"].init
+    assert orthogonal.init == METHODS["oelm-freeze"].init
+    assert host.schedule == orthogonal.schedule == ScheduleSpec(changes=(Change(action="freeze", at=0.3),))
 
 
 def test_an_unknown_name_suggests_the_nearest_and_shows_the_forms():
@@ -112,7 +187,11 @@ def test_an_unknown_name_suggests_the_nearest_and_shows_the_forms():
         lambda: InitSpec(shape="orthogonal", matched=True),
         lambda: InitSpec(shape="slice", source="current"),
         lambda: InitSpec(shape="hadamard", scope="global"),
-        lambda: InitSpec(shape="host", gain=2.0),
+        lambda: InitSpec(shape="absent", gain=2.0),
+        lambda: InitSpec(shape="host", correlation=0.5),
+        lambda: InitSpec(shape="slice", correlation=0.5),
+        lambda: InitSpec(shape="orthogonal", scope="global", correlation=0.5),
+        lambda: InitSpec(shape="orthogonal", source="current", correlation=0.5),
         lambda: InitSpec(shape="orthogonal", gain=float("nan")),
         lambda: FreezeSpec(roles=("q", "q")),
         lambda: FreezeSpec(roles=("w",)),
@@ -122,6 +201,7 @@ def test_an_unknown_name_suggests_the_nearest_and_shows_the_forms():
         lambda: MethodSpec(schedule=ScheduleSpec(every=2)),
         lambda: MethodSpec(init=InitSpec(shape="absent"), freeze=FreezeSpec(roles=("q",))),
         lambda: MethodSpec(init=InitSpec(shape="absent"), repair=RepairSpec(temperature=True)),
+        lambda: MethodSpec(init=InitSpec(gain=2.0), repair=RepairSpec(qk_norm=True)),
         lambda: MethodSpec(freezing=FreezeSpec()),
     ],
 )

@@ -6,28 +6,33 @@ cannot be read is told in words, and all of them are part of the comparison.
 
 from __future__ import annotations
 
-import itertools
-import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from oelm.analysis.fairness import Cell, Evidence, cell_of, check, departure_from, meaning
-from oelm.analysis.statistics import MARGIN, Difference, Verdict, paired_difference
+from oelm.analysis.fairness import (
+    Cell,
+    Evidence,
+    cell_of,
+    check,
+    complaints,
+    departure_from,
+    differences,
+    meaning,
+    shown,
+)
+from oelm.analysis.measure import Judged, Measure, default_margin, is_finite, measure_of
+from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError
-from oelm.record.schema import ParametersRecord, RunRecord, perplexity
+from oelm.record.schema import RunRecord
+from oelm.record.stages import Stage, by_declaration, stage_of
 from oelm.record.store import find_records
-from oelm.spec.base import digest
-from oelm.study import Study
+from oelm.spec.run import declared, fingerprint
+from oelm.study import Study, at
 
 Found = tuple[Path, RunRecord]
-Place = tuple[str, Cell, int]
-"""Arm, place on the axes, seed: a run as the study sees it."""
-Judged = Literal["test", "val"]
 GapState = Literal["missing", "running", "interrupted", "failed", "diverged", "unmeasured"]
-_LOST: tuple[GapState, ...] = ("failed", "diverged")
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Gap:
 
     arm: str
     cell: Cell
+    """Place on the axes and, for a tuning run, on the grid."""
     seed: int
     state: GapState
     evidence: Evidence | None = None
@@ -57,72 +63,51 @@ class Ignored:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One arm at one place on the axes. Figures are None where no run is complete."""
-
-    arm: str
-    cell: Cell
-    evidence: tuple[Evidence, ...]
-    """The complete runs that the figures come from, by seed."""
-    losses: tuple[float, ...]
-    """Theirs, in the same order."""
-    difference: Difference | None
-    """To the reference arm over shared seeds; None for the reference itself and where no seed is shared."""
-    verdict: Verdict | None
-    """None for the reference itself."""
-    floor: float | None
-    """Perplexity that no model can beat, where the corpus is generated."""
-
-    @property
-    def perplexity(self) -> float | None:
-        """Geometric mean over seeds."""
-        return perplexity(statistics.fmean(self.losses)) if self.losses else None
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Mean over seeds."""
-        speeds = [item.record.result.tokens_per_second for item in self.evidence if item.record.result]
-        return statistics.fmean(speeds) if speeds else None
-
-    @property
-    def parameters(self) -> ParametersRecord | None:
-        """Scalars of the model, the same for every seed."""
-        return next((item.record.parameters for item in self.evidence), None)
-
-    @property
-    def dirty(self) -> bool:
-        """Whether some run came from a source tree with uncommitted changes."""
-        return any(item.record.environment.dirty for item in self.evidence)
-
-
-@dataclass(frozen=True)
 class Comparison:
     """A study's answer, with everything that it rests on and everything that is missing."""
 
     study: Study
-    judged: Judged
-    """The split of the figures: test, or validation for data that have no test split."""
+    stage: Stage
+    measure: Measure
     margin: float
-    """The largest allowed difference of log perplexity."""
+    """The largest allowed difference of cost."""
     rows: tuple[Row, ...]
     gaps: tuple[Gap, ...]
     ignored: tuple[Ignored, ...]
+    tuning: tuple[Evidence, ...]
+    """The records of the first stage."""
     mixed: dict[str, tuple[str, ...]]
     """What the runs' machines or versions differ in: their speeds are not comparable then."""
+    unfair: tuple[str, ...] = ()
+    """What should have stopped a comparison that was forced."""
     unreadable: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> Judged:
+        """The split of the figures: test, or validation for data that have no test split."""
+        return self.measure.judged
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The places on the axes."""
+        return list(dict.fromkeys(row.cell for row in self.rows))
+
+    def row(self, arm: str, cell: Cell) -> Row:
+        """Return an arm's row at a place on the axes."""
+        return next(row for row in self.rows if row.arm == arm and row.cell == cell)
 
     def reference(self, cell: Cell) -> Row:
         """Return the reference arm's row at a place on the axes."""
-        return next(row for row in self.rows if row.arm == self.study.reference and row.cell == cell)
+        return self.row(self.study.reference, cell)
 
 
-def compare_folder(study: Study, root: Path, margin: float = MARGIN) -> Comparison:
+def compare_folder(study: Study, root: Path, margin: float | None = None, *, force: bool = False) -> Comparison:
     """Compare the study's runs among all records below a folder; the other records are listed as ignored."""
     if not root.is_dir():
         raise UsageError(f"{root} is no folder, so no run of study {study.name!r} is there. Run it first.")
     found, bad = find_records(root)
     members, ignored = select(study, found)
-    comparison = compare(study, members, margin)
+    comparison = compare(study, members, margin, force=force)
     return replace(
         comparison,
         ignored=(*comparison.ignored, *ignored),
@@ -131,8 +116,9 @@ def compare_folder(study: Study, root: Path, margin: float = MARGIN) -> Comparis
 
 
 def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Ignored]]:
-    """Part the records of the study's own runs from those of anything else."""
-    departure = departure_from(study.runs())
+    """Part the records of the study's own runs, of either stage, from those of anything else."""
+    found = list(found)
+    departure = departure_from(stage_of(study, by_declaration(record for _, record in found)).runs)
     members: list[Found] = []
     ignored: list[Ignored] = []
     for directory, record in found:
@@ -143,44 +129,60 @@ def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Igno
     return members, ignored
 
 
-def compare(study: Study, records: Iterable[Found], margin: float = MARGIN) -> Comparison:
+def compare(study: Study, records: Iterable[Found], margin: float | None = None, *, force: bool = False) -> Comparison:
     """Compare records that are all meant for this study.
 
-    Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis or
-    seed, in `numerics`, or in their data.
+    Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis, tuned or
+    seed, in `numerics`, or in their data. With `force` the reasons are kept with the comparison instead.
     """
-    evidence = _assigned(study, records)
-    check(study, evidence)
+    records = list(records)
+    stage = stage_of(study, by_declaration(record for _, record in records))
+    tuning, evidence = _assigned(study, stage, records)
+    unfair = tuple(complaints(study, stage.confirm, evidence)) if force else ()
+    if not force:
+        check(study, stage.confirm, evidence)
     kept, twins = _without_twins(study, evidence)
-    results = [item.record.result for item in kept.values() if item.record.result]
-    judged: Judged = "val" if results and all(result.test_loss is None for result in results) else "test"
-    places = dict.fromkeys([*((run.arm, cell_of(study, run), run.seed) for run in study.runs()), *kept])
-    states = {place: _state(kept.get(place), judged) for place in places}
+    measure = measure_of(study.base.data, [item.record.result for item in kept.values()])
+    margin = default_margin(measure) if margin is None else margin
+    places = dict.fromkeys([*((run.arm, cell_of(study, run), run.seed) for run in stage.confirm), *kept])
+    states = {place: _state(kept.get(place), measure) for place in places}
     gaps = tuple(
         Gap(*place, state=state, evidence=kept.get(place)) for place, state in states.items() if state != "complete"
     )
     whole = {place: item for place, item in sorted(kept.items()) if states[place] == "complete"}
     arms = sorted((arm.name for arm in study.arms), key=lambda arm: arm != study.reference)
-    cells = dict.fromkeys(cell for _, cell, _ in places)
-    matrix = _Matrix(study.reference, judged, margin, whole, gaps)
-    rows = tuple(matrix.row(arm, cell) for cell, arm in itertools.product(cells, arms))
-    return Comparison(study, judged, margin, rows, gaps, twins, _mixed(whole.values()))
+    cells = dict.fromkeys([cell for _, cell, _ in places] or [cell_of(study, run) for run in stage.tune])
+    lost = {(gap.arm, gap.cell) for gap in gaps if gap.state in LOST}
+    matrix = Matrix(study, measure, margin, whole, lost)
+    rows = tuple(row for cell in cells for row in matrix.rows(arms, cell))
+    return Comparison(
+        study, stage, measure, margin, rows, (*_tuning_gaps(study, stage, tuning), *gaps), twins, tuple(tuning),
+        _mixed(whole.values()), unfair,
+    )  # fmt: skip
 
 
-def _assigned(study: Study, records: Iterable[Found]) -> list[Evidence]:
-    """Give every record the arm of the study's same run, whatever the record calls it, else its own name."""
-    arms = {digest(meaning(run)): run.arm for run in study.runs()}
+def _assigned(study: Study, stage: Stage, records: Iterable[Found]) -> tuple[list[Evidence], list[Evidence]]:
+    """Give every record the arm of the study's same run, whatever the record calls it, else its own name.
+
+    Return those of the first stage, and the rest.
+    """
+    tune = {fingerprint(run): run.arm for run in stage.tune}
+    confirm = {fingerprint(run): run.arm for run in stage.confirm}
     known = [arm.name for arm in study.arms]
-    assigned = []
+    tuning, rest = [], []
     for directory, record in records:
-        arm = arms.get(digest(meaning(record.spec)), record.spec.arm)
+        key = fingerprint(declared(record.spec))
+        if key in tune:
+            tuning.append(Evidence(tune[key], directory, record))
+            continue
+        arm = confirm.get(key, record.spec.arm)
         if arm not in known:
             raise IncomparableRuns(
                 f"{directory} is a run of {arm!r}, which is no arm of study {study.name!r} "
                 f"({', '.join(known)}). Add it to arms=, or leave the record out."
             )
-        assigned.append(Evidence(arm, directory, record))
-    return assigned
+        rest.append(Evidence(arm, directory, record))
+    return tuning, rest
 
 
 def _without_twins(study: Study, evidence: Sequence[Evidence]) -> tuple[dict[Place, Evidence], tuple[Ignored, ...]]:
@@ -190,67 +192,35 @@ def _without_twins(study: Study, evidence: Sequence[Evidence]) -> tuple[dict[Pla
     for item in sorted(evidence, key=lambda item: (item.record.status != "complete", item.directory)):
         first = kept.setdefault((item.arm, cell_of(study, item.spec), item.spec.seed), item)
         if first is not item:
-            twins.append(Ignored(item.directory, item.arm, item.spec.seed, {}, twin=first.directory))
+            differs = differences(meaning(item.spec), meaning(first.spec))
+            twin = None if differs else first.directory
+            twins.append(Ignored(item.directory, item.arm, item.spec.seed, differs, twin=twin))
     return kept, tuple(twins)
 
 
-def _loss(item: Evidence, judged: Judged) -> float | None:
-    result = item.record.result
-    if result is None:
-        return None
-    return result.test_loss if judged == "test" else result.val_loss
+def _tuning_gaps(study: Study, stage: Stage, tuning: Iterable[Evidence]) -> list[Gap]:
+    found = {fingerprint(declared(item.spec)): item for item in tuning}
+    gaps = []
+    for run in stage.tune:
+        item = found.get(fingerprint(run))
+        state = _state(item, measure_of(run.data, [item.record.result if item else None]))
+        if state != "complete":
+            point = tuple((field, shown(at(run.model_dump(mode="json"), field))) for field in study.tuned)
+            gaps.append(Gap(run.arm, (*cell_of(study, run), *point), run.seed, state, item))
+    return gaps
 
 
-def _state(item: Evidence | None, judged: Judged) -> GapState | Literal["complete"]:
+def _state(item: Evidence | None, measure: Measure) -> GapState | Literal["complete"]:
     if item is None:
         return "missing"
+    if item.record.failure == "diverged":
+        return "diverged"
     if item.record.status != "complete":
         return item.record.status
-    loss = _loss(item, judged)
-    if loss is None:
+    cost = measure.cost(item.record.result)
+    if cost is None:
         return "unmeasured"
-    return "complete" if math.isfinite(loss) else "diverged"
-
-
-@dataclass(frozen=True)
-class _Matrix:
-    """Everything a row is made from."""
-
-    reference: str
-    judged: Judged
-    margin: float
-    whole: dict[Place, Evidence]
-    gaps: tuple[Gap, ...]
-
-    def row(self, arm: str, cell: Cell) -> Row:
-        own, other = self._losses(arm, cell), self._losses(self.reference, cell)
-        pairs = [loss - other[seed] for seed, loss in own.items() if seed in other and arm != self.reference]
-        difference = paired_difference(pairs, margin=self.margin) if pairs else None
-        evidence = tuple(self.whole[arm, cell, seed] for seed in own)
-        data = next((item.record.data for item in evidence), None)
-        return Row(
-            arm=arm,
-            cell=cell,
-            evidence=evidence,
-            losses=tuple(own.values()),
-            difference=difference,
-            verdict=None if arm == self.reference else self._verdict(arm, cell, difference),
-            floor=perplexity(data.floor[self.judged]) if data and self.judged in data.floor else None,
-        )
-
-    def _losses(self, arm: str, cell: Cell) -> dict[int, float]:
-        return {
-            place[2]: loss
-            for place, item in self.whole.items()
-            if place[:2] == (arm, cell) and (loss := _loss(item, self.judged)) is not None
-        }
-
-    def _verdict(self, arm: str, cell: Cell, difference: Difference | None) -> Verdict:
-        """Judge an arm. Seeds lost to divergence are no random sample, so those that are left cannot pass."""
-        lost = any(gap.arm in (arm, self.reference) and gap.cell == cell and gap.state in _LOST for gap in self.gaps)
-        if difference is None or (lost and difference.verdict == "met"):
-            return "undecided"
-        return difference.verdict
+    return "complete" if is_finite(cost) else "diverged"
 
 
 def _mixed(evidence: Iterable[Evidence]) -> dict[str, tuple[str, ...]]:

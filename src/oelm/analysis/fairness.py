@@ -11,8 +11,8 @@ from typing import Any, get_args
 from oelm.errors import IncomparableRuns
 from oelm.record.schema import RunRecord
 from oelm.spec.base import NoEffect, Spec
-from oelm.spec.run import RunSpec
-from oelm.study import Arm, Study
+from oelm.spec.run import RunSpec, declared
+from oelm.study import Arm, Study, at
 
 BOUND_LATER = "data.checksum"
 """None in a study's runs, filled in when a run is bound to its data."""
@@ -40,13 +40,22 @@ class Evidence:
         return self.record.spec
 
 
-def check(study: Study, evidence: Sequence[Evidence]) -> None:
-    """Raise IncomparableRuns, naming the field and both values, unless the runs are fair to one another."""
+def check(study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence]) -> None:
+    """Raise IncomparableRuns, naming the field and both values, unless the runs are fair to one another.
+
+    `runs` are the study's own at its stage: each arm at the setting that it was tuned to.
+    """
+    for complaint in complaints(study, runs, evidence):
+        raise IncomparableRuns(complaint)
+
+
+def complaints(study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence]) -> Iterator[str]:
+    """Say everything that makes the runs unfair to one another, a sentence per field."""
     arms = {arm.name: arm for arm in study.arms}
-    _check_declared(study, arms, evidence)
-    _check_undeclared(study, arms, evidence)
+    yield from _of_declared(study, runs, arms, evidence)
+    yield from _of_undeclared(study, arms, evidence)
     complete = [item for item in evidence if item.record.status == "complete"]
-    _check_equal(
+    yield from _of_unequal(
         "numerics",
         [(item, item.record.numerics) for item in complete],
         "Results changed between these versions of the program: run the older ones again, or keep them in a "
@@ -54,48 +63,56 @@ def check(study: Study, evidence: Sequence[Evidence]) -> None:
     )
     data_vary = covers(("data",), *study.axes)
     for cell in sorted({cell_of(study, item.spec) for item in complete}) if data_vary else [None]:
-        _check_equal(
+        yield from _of_unequal(
             BOUND_LATER,
             [(item, item.spec.data.checksum) for item in complete if cell in (None, cell_of(study, item.spec))],
             "They were trained on different bytes: prepare the data once and run the others again.",
         )
 
 
-def _check_declared(study: Study, arms: Mapping[str, Arm], evidence: Sequence[Evidence]) -> None:
-    """Check that what an arm declares has the arm's values in each of its runs."""
-    expected = {run.arm: meaning(run) for run in reversed(study.runs())}
+def _of_declared(
+    study: Study, runs: Sequence[RunSpec], arms: Mapping[str, Arm], evidence: Sequence[Evidence]
+) -> Iterator[str]:
+    """Check that what an arm declares, and what it was tuned to, has the arm's values in each of its runs."""
+    expected = {(run.arm, cell_of(study, run)): meaning(run) for run in reversed(runs)}
+    by_arm = {arm: meant for (arm, _), meant in expected.items()}
     for item in evidence:
-        for field, (found, meant) in differences(meaning(item.spec), expected[item.arm]).items():
-            if covers(declared_by(arms[item.arm]), field) and not covers(study.axes, field):
-                raise IncomparableRuns(
+        meant = expected.get((item.arm, cell_of(study, item.spec))) or by_arm.get(item.arm)
+        own = (*declared_by(arms[item.arm]), *study.tuned)
+        for field, (found, wanted) in differences(meaning(item.spec), meant).items() if meant else ():
+            if covers(own, field) and not covers(study.axes, field):
+                yield (
                     f"a run of {item.arm!r} has {field} {shown(found)}, and this study's arm of that name "
-                    f"has {shown(meant)}. Give the other one an arm of its own. ({item.directory})"
+                    f"has {shown(wanted)}. Give the other one an arm of its own. ({item.directory})"
                 )
 
 
-def _check_undeclared(study: Study, arms: Mapping[str, Arm], evidence: Sequence[Evidence]) -> None:
+def _of_undeclared(study: Study, arms: Mapping[str, Arm], evidence: Sequence[Evidence]) -> Iterator[str]:
     """Check that every other field has one value over all runs whose arm does not declare it."""
     by_field: dict[str, list[tuple[Evidence, Any]]] = {}
     for item in sorted(evidence, key=lambda item: item.arm != study.reference):
-        own = (*declared_by(arms[item.arm]), *study.axes, "seed")
+        own = (*declared_by(arms[item.arm]), *study.axes, *study.tuned, "seed")
         for field, value in meaning(item.spec).items():
             if not covers(own, field):
                 by_field.setdefault(field, []).append((item, value))
     for field, values in by_field.items():
-        _check_equal(
-            field,
-            values,
-            "Add it to axes= with its values, or fix it in the base run.",
-            why=", which this study does not declare",
-        )
+        yield from _of_unequal(field, values, _advice(field), why=", which this study does not declare")
 
 
-def _check_equal(field: str, values: Sequence[tuple[Evidence, Any]], advice: str, why: str = "") -> None:
+def _advice(field: str) -> str:
+    """Say how to make a difference fair: training settings are tuned, everything else is an axis of its own."""
+    if field.startswith("train."):
+        return "Add it to tuned= with a shared grid, or fix it in the base run."
+    return "Add it to axes= with its values, or fix it in the base run."
+
+
+def _of_unequal(field: str, values: Sequence[tuple[Evidence, Any]], advice: str, why: str = "") -> Iterator[str]:
     for item, value in values:
         first, known = values[0]
         if value != known:
             both = f"{shown(value)}, {shown(known)}"
-            raise IncomparableRuns(f"{_names(item, first)} differ in {field} ({both}){why}. {advice}")
+            yield f"{_names(item, first)} differ in {field} ({both}){why}. {advice}"
+            return
 
 
 def _names(one: Evidence, other: Evidence) -> str:
@@ -120,7 +137,7 @@ def meaning(run: RunSpec) -> dict[str, Any]:
     Unlike `Spec.meaning`, which is made for hashing, fields at their default are in it: a reader who is told
     that two runs differ wants to see both values.
     """
-    fields = dict(_telling(run))
+    fields = dict(_telling(declared(run)))
     del fields[BOUND_LATER]
     return fields
 
@@ -162,7 +179,7 @@ def departure_from(runs: Sequence[RunSpec]) -> Callable[[RunSpec], Differences]:
             }
             for other, bound in known
         )
-        return min(candidates, key=len)
+        return min(candidates, key=len, default={"study": ("this run", "no run at all")})
 
     return departure
 
@@ -170,13 +187,7 @@ def departure_from(runs: Sequence[RunSpec]) -> Callable[[RunSpec], Differences]:
 def cell_of(study: Study, run: RunSpec) -> Cell:
     """Return where a run stands on the study's axes."""
     plain = run.model_dump(mode="json")
-    return tuple((axis, shown(_at(plain, axis))) for axis in study.axes)
-
-
-def _at(plain: Any, path: str) -> Any:
-    for name in path.split("."):
-        plain = plain.get(name) if isinstance(plain, dict) else None
-    return plain
+    return tuple((axis, shown(at(plain, axis))) for axis in study.axes)
 
 
 def shown(value: Any) -> str:

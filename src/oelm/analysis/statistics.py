@@ -1,9 +1,13 @@
-"""What paired seeds say about a difference in log perplexity.
+"""What paired seeds say about the cost of an arm.
 
-Arms share seeds, hence data order and all initial weights that the method leaves alone. So the unit of
-evidence is the difference d_s = log PPL(arm, s) - log PPL(reference, s) of one seed, and with n seeds
+Cost is log perplexity for language (nats) and lost accuracy for classification (points): more is worse. Arms share
+seeds, hence data order and all initial weights that the method leaves alone. So the unit of evidence is the
+difference d_s = cost(arm, s) - cost(reference, s) of one seed, and with n seeds
 
     mean(d) +- t(n - 1) sd(d) / sqrt(n).
+
+This is exact whatever the arms' variances are; the model that pools the residuals of several arms is narrower and
+is not (docs/decisions/022), so it stands beside the interval and decides nothing.
 
 Non-inferiority asks whether the arm loses less than a margin: *met* if the upper one-sided bound is below it,
 *not met* if the lower one is above it, else *undecided*. One seed has no spread, so it decides nothing.
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,11 +27,13 @@ Verdict = Literal["met", "not met", "undecided"]
 CONFIDENCE = 0.95
 MARGIN = math.log(1.05)
 """The success rule of the published study: at most 5 % of perplexity."""
+MOST_SEEDS = 200
+"""Beyond so many more seeds, nobody would add them: the number is not told."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Two bounds on a mean difference of log perplexity."""
+    """Two bounds on a mean difference of cost."""
 
     low: float
     high: float
@@ -35,10 +41,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference of log perplexity over paired seeds, and what it decides about the margin.
+    """A mean difference of cost over paired seeds, and what it decides about the margin.
 
     `interval` is two-sided; `bounds` are the two one-sided ones that the verdict rests on. Both are None with
-    one pair of seeds.
+    one pair of seeds, as are the probabilities.
     """
 
     pairs: int
@@ -47,26 +53,39 @@ class Difference:
     bounds: Interval | None
     margin: float
     verdict: Verdict
+    p_none: float | None
+    """Two-sided: of a difference at least as large if there were none."""
+    p_margin: float | None
+    """One-sided: of a result at least as far on its side of the margin if the truth were on the margin."""
+    more_seeds: int | None
+    """About how many more pairs would decide, where undecided; None: already decided, or beyond reach."""
 
 
 def paired_difference(
     differences: Sequence[float], *, margin: float = MARGIN, confidence: float = CONFIDENCE
 ) -> Difference:
-    """Summarise the differences of log perplexity (arm minus reference), one per seed.
+    """Summarise the differences of cost (arm minus reference), one per seed.
 
     Raise ValueError for an empty sequence or one that is not finite: a diverged run is no number to average,
     and what to make of it is the caller's to say.
     """
     if not differences or not all(map(math.isfinite, differences)):
         raise ValueError(f"a mean needs finite differences, at least one; found {list(differences)}")
+    mean = statistics.fmean(differences)
     bounds = interval_of_mean(differences, 2 * confidence - 1)
+    verdict = non_inferiority(bounds, margin)
+    against_margin = _tail(differences, margin)
+    against_none = _tail(differences, 0.0)
     return Difference(
         pairs=len(differences),
-        mean=statistics.fmean(differences),
+        mean=mean,
         interval=interval_of_mean(differences, confidence),
         bounds=bounds,
         margin=margin,
-        verdict=non_inferiority(bounds, margin),
+        verdict=verdict,
+        p_none=None if against_none is None else 2 * against_none,
+        p_margin=against_margin,
+        more_seeds=seeds_to_decide(differences, margin, confidence) if verdict == "undecided" else None,
     )
 
 
@@ -75,12 +94,28 @@ def interval_of_mean(values: Sequence[float], confidence: float) -> Interval | N
     count = len(values)
     if count < 2:
         return None
+    mean = statistics.fmean(values)
+    half = _quantile(count - 1, 0.5 + confidence / 2) * statistics.stdev(values) / math.sqrt(count)
+    return Interval(mean - half, mean + half)
+
+
+def _quantile(freedom: int, probability: float) -> float:
     from scipy.special import stdtrit  # the quantile alone: scipy.stats takes half a second to import
 
-    mean = statistics.fmean(values)
-    quantile = float(stdtrit(count - 1, 0.5 + confidence / 2))
-    half = quantile * statistics.stdev(values) / math.sqrt(count)
-    return Interval(mean - half, mean + half)
+    return float(stdtrit(freedom, probability))
+
+
+def _tail(values: Sequence[float], supposed: float) -> float | None:
+    """Return the one-sided probability of a mean at least this far from the supposed one, on its side."""
+    if len(values) < 2:
+        return None
+    from scipy.special import stdtr
+
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    distance = abs(statistics.fmean(values) - supposed)
+    if error == 0:
+        return 0.0 if distance else 0.5
+    return float(stdtr(len(values) - 1, -distance / error))
 
 
 def non_inferiority(bounds: Interval | None, margin: float) -> Verdict:
@@ -90,6 +125,54 @@ def non_inferiority(bounds: Interval | None, margin: float) -> Verdict:
     if bounds.high < margin:
         return "met"
     return "not met" if bounds.low > margin else "undecided"
+
+
+def seeds_to_decide(differences: Sequence[float], margin: float, confidence: float = CONFIDENCE) -> int | None:
+    """Return about how many more pairs would decide, if mean and spread stay as they are; None: beyond reach."""
+    if len(differences) < 2:
+        return None
+    distance, spread = abs(statistics.fmean(differences) - margin), statistics.stdev(differences)
+    for more in range(1, MOST_SEEDS + 1):
+        count = len(differences) + more
+        if _quantile(count - 1, confidence) * spread / math.sqrt(count) < distance:
+            return more
+    return None
+
+
+def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
+    """Adjust the p-values of a family by Holm's step-down rule: any of them below 5 % is wrong in at most 5 %."""
+    adjusted: dict[str, float] = {}
+    largest = 0.0
+    for rank, (name, value) in enumerate(sorted(probabilities.items(), key=lambda item: item[1])):
+        largest = max(largest, min(1.0, (len(probabilities) - rank) * value))
+        adjusted[name] = largest
+    return adjusted
+
+
+def pooled_intervals(
+    costs: Mapping[str, Mapping[int, float]], reference: str, confidence: float = CONFIDENCE
+) -> dict[str, Interval]:
+    """Return, per arm, the interval of the additive model cost = arm + seed with one residual variance for all.
+
+    Over the seeds that every arm has. With k arms and n seeds the residual has (k - 1)(n - 1) degrees of freedom, so
+    few seeds of several arms give a far narrower interval than a pair alone; it is right only if arms vary alike.
+    """
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in costs.values()))) if costs else []
+    arms, count = list(costs), len(seeds)
+    if len(arms) < 2 or count < 2 or reference not in costs:
+        return {}
+    arm_means = {arm: statistics.fmean(costs[arm][seed] for seed in seeds) for arm in arms}
+    seed_means = {seed: statistics.fmean(costs[arm][seed] for arm in arms) for seed in seeds}
+    grand = statistics.fmean(arm_means.values())
+    residuals = [costs[arm][seed] - arm_means[arm] - seed_means[seed] + grand for arm in arms for seed in seeds]
+    freedom = (len(arms) - 1) * (count - 1)
+    error = math.sqrt(2 * math.fsum(value**2 for value in residuals) / freedom / count)
+    half = _quantile(freedom, 0.5 + confidence / 2) * error
+    return {
+        arm: Interval(arm_means[arm] - arm_means[reference] - half, arm_means[arm] - arm_means[reference] + half)
+        for arm in arms
+        if arm != reference
+    }
 
 
 def percent(log_ratio: float) -> float:

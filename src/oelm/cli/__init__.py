@@ -15,17 +15,22 @@ from oelm.errors import OelmError, UnknownName
 # verb -> what it does; its module is oelm.cli.<verb>, with hyphens as underscores
 VERBS = {
     "inspect": "show what a method changes and freezes in a model",
+    "cost": "count what a training step costs, and what a method saves of it",
     "prepare": "turn text into token files",
     "train": "carry out one run",
+    "plan": "show what a study takes before it runs",
     "run": "carry out a study, and continue it where it stopped",
     "status": "show where the runs of a study stand",
     "logs": "print what a run has said",
     "cancel": "ask runs to save themselves and stop",
+    "compare": "compare runs, and refuse those that are unfair to one another",
     "report": "compare the runs of a study and write the page",
+    "serve": "show studies and runs in a browser, live while they train",
     "evaluate": "measure a trained model on a split",
     "generate": "continue a text with a trained model",
     "export": "write a trained model as a plain Hugging Face GPT-2",
     "import-checkpoint": "read a checkpoint of the published study",
+    "import-run": "read a run that the published program left, as a record",
     "bench": "measure speed against what one could take instead",
 }
 

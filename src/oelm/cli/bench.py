@@ -9,6 +9,7 @@ from oelm.errors import UnknownName
 # benchmark -> what it measures; its module is oelm.bench.<name>
 BENCHES = {
     "step": "our training step against transformers' GPT-2 of the same size",
+    "methods": "what methods save of a step, beside the FLOPs they remove and the most they could save",
     "prepare": "turning text into tokens against bare tiktoken",
 }
 

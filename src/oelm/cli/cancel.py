@@ -14,7 +14,7 @@ from oelm.study import load_study
 class Arguments:
     """Ask runs at work to save themselves and stop; `oelm run` continues them later.
 
-    Runs of this machine are asked by a signal, runs of a Slurm cluster through Slurm.
+    Runs of this machine are asked by a signal, runs of a Slurm cluster through Slurm; queued jobs are taken back.
     """
 
     study: tyro.conf.Positional[Path]
@@ -35,9 +35,10 @@ def main(argv: list[str]) -> int:
     from oelm.runner.cancel import cancel
     from oelm.runner.queue import Board
 
-    answers = cancel(Board(study, arguments.out / study.name, only=arguments.only))
+    board = Board(study, arguments.out / study.name, only=arguments.only)
+    answers = cancel(board)
     for answer in answers:
         print(answer)
     if not answers:
         print("nothing of this study is at work.")
-    return 0
+    return 1 if board.slurm.trouble else 0

@@ -40,8 +40,8 @@ class Arguments:
     seed: int = 0
     """Of the draws."""
     json: bool = False
-    """Print JSON: total, trainable, frozen, max_departure, never_frozen, and each projection with its layer,
-    site, shape, hash and departure from orthogonality."""
+    """Print JSON: total, trainable, frozen, qk, repair, max_departure, never_frozen, and each projection with its
+    layer, site, shape, hash and departure from orthogonality."""
 
 
 def main(argv: list[str]) -> int:
@@ -82,6 +82,8 @@ def show(audit: Audit, method: str | None, console: Console) -> None:
     console.print(f"total      {audit.total:>15,}")
     console.print(f"trainable  {audit.trainable:>15,}")
     console.print(f"frozen     {audit.frozen:>15,}  ({share:.1f} %)")
+    if audit.repair:
+        console.print(f"repairs    {audit.repair:>15,}  ({100 * audit.repair_share:.1f} % of the weights of Q and K)")
     if audit.max_departure is not None:
         console.print(f"largest departure of Q and K from orthogonal: {audit.max_departure:.1e}")
     if audit.never_frozen:

@@ -8,45 +8,98 @@ from typing import Literal
 
 import tyro
 
-from oelm.study import Study, load_study
+from oelm.errors import UsageError
+from oelm.study import AnyStudy, Study, load_study
 
 Language = Literal["en", "zh"]
 
 
 @dataclass
 class Arguments:
-    """Compare the runs of a study and write a page, a Markdown table and a plot."""
+    """Compare the runs of a study and write a page, Markdown, LaTeX tables, CSV and figures.
 
-    study: tyro.conf.Positional[Path]
-    """The Python file that declares the study."""
+    With --all: the final report over every study of a folder of runs.
+    """
+
+    study: tyro.conf.Positional[Path | None] = None
+    """The Python file that declares the study, or a folder of its runs; with --all: a folder of studies' runs."""
+    scale: str | None = None
+    """Which of the file's scales; by default the study itself."""
     out: Path = Path("runs")
-    """Where the runs are: the folder given to `oelm run`."""
+    """Where the runs are: the folder given to `oelm run`, or one that holds the study's runs itself."""
     lang: Language = "en"
     """Language of the report."""
+    keep: Path | None = None
+    """Copy the runs' light files (no weights, no paths of this machine) here, to be committed: docs/results/fair."""
+    all: bool = False
+    """The final report: claims, trends and statistics over all studies."""
 
 
 def main(argv: list[str]) -> int:
     """Parse and write."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm report")
-    study = load_study(arguments.study)
-    conclude(study, arguments.out / study.name, arguments.lang)
+    if arguments.all:
+        return _final(arguments)
+    if arguments.study is None:
+        raise UsageError("which study? Give the file that declares it, a folder of its runs, or --all.")
+    study, root = study_and_root(arguments.study, arguments.out, arguments.scale)
+    if arguments.keep is not None:
+        _keep(study, root, arguments.keep)
+        root = arguments.keep
+    conclude(study, root, arguments.lang)
     return 0
 
 
-def conclude(study: Study, root: Path, lang: Language) -> None:
+def study_and_root(path: Path, out: Path, scale: str | None) -> tuple[AnyStudy, Path]:
+    """Find a study and the folder of its runs: from its file, or from the folder alone."""
+    if path.is_dir():
+        from oelm.record.keep import read_study
+
+        return read_study(path), path
+    study = load_study(path, scale)
+    inner = out / study.name
+    return study, inner if inner.is_dir() or not any(out.glob("*/record.json")) else out
+
+
+def _keep(study: AnyStudy, root: Path, target: Path) -> None:
+    from oelm.record.keep import keep
+    from oelm.record.stages import by_declaration, stage_of
+    from oelm.record.store import find_records
+    from oelm.spec.run import declared, fingerprint
+
+    found, bad = find_records(root)
+    for error in bad:
+        print(f"not kept: {error}")
+    runs = {fingerprint(declared(run)) for run in stage_of(study, by_declaration(r for _, r in found)).runs}
+    members = [(path, record) for path, record in found if fingerprint(declared(record.spec)) in runs]
+    print(f"{keep(study, root, members, target)} runs of {study.name} kept in {target}")
+
+
+def _final(arguments: Arguments) -> int:
+    from oelm.report.final import write_final
+
+    root = arguments.study or arguments.out
+    out = root / "report"
+    write_final(root, out, arguments.lang)
+    print(f"page: {out / 'report.html'}")
+    return 0
+
+
+def conclude(study: AnyStudy, root: Path, lang: Language) -> None:
     """Write the report of a study's runs, show its table and say where the page is."""
     from rich.console import Console
 
     from oelm.report.page import write_report
-    from oelm.report.tables import results, terminal
-    from oelm.report.wording import wording
+    from oelm.report.typeset import terminal
 
     out = root / "report"
-    comparison = write_report(study, root, out, lang)
+    written = write_report(study, root, out, lang)
     console = Console()
-    console.print(terminal(results(comparison, wording(lang)), study.question, console.width))
-    sample = next(iter(sorted(root.glob(f"{study.reference}-*/samples.txt"))), None)
+    for table in written.document.tables[:1]:
+        console.print(terminal(table, study.question, console.width))
+    reference = study.reference if isinstance(study, Study) else ""
+    sample = next(iter(sorted(root.glob(f"{reference}-*/samples.txt"))), None) if reference else None
     if sample is not None:
         first = sample.read_text(errors="replace").split("\n\n")[0]
-        console.print(f"A sample of {study.reference} (from [...] on):\n{first}\n", markup=False, highlight=False)
-    console.print(f"page: {out / 'report.html'}   plot: {out / 'convergence.png'}", soft_wrap=True, highlight=False)
+        console.print(f"A sample of {reference} (from [...] on):\n{first}\n", markup=False, highlight=False)
+    console.print(f"page: {out / 'report.html'}", soft_wrap=True, highlight=False)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
+from oelm.spec.slurm import SlurmSpec
 from oelm.study import load_study
 
 
@@ -26,9 +28,15 @@ class Arguments:
     out: Path = Path("runs")
     """Where the runs go: one folder per study, one per run in it."""
     slots: int | None = None
-    """How many runs at a time; by default as many as fit the cores, or the GPUs that nobody else is using."""
+    """How many runs at a time; by default as many as fit the cores, or the GPUs that nobody else is using, or as many
+    as Slurm lets in."""
     retries: int = 0
-    """How often to start a run again that failed."""
+    """How often to start a run again that failed. What Slurm lost (node failure, scancel) is besides submitted again,
+    up to three times."""
+    slurm: bool = False
+    """Give each run to Slurm as a job, and watch; any --slurm.* option means it, too. Ctrl-C ends the watching, not the
+    jobs; the same command watches again and submits what is left."""
+    wish: Annotated[SlurmSpec, tyro.conf.arg(name="slurm")] = SlurmSpec()
 
 
 def main(argv: list[str]) -> int:
@@ -39,9 +47,11 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from oelm.cli.report import conclude
+    from oelm.record.store import write_study
     from oelm.runner.bind import bound
     from oelm.runner.local import LocalRunner
     from oelm.runner.queue import Board
+    from oelm.runner.slurm import SlurmRunner
 
     console = Console()
     console.print(f"{study.name}: {study.question}", highlight=False)
@@ -51,6 +61,15 @@ def main(argv: list[str]) -> int:
         console.print(trouble, markup=False, highlight=False, soft_wrap=True)
     if done := board.count("complete", "diverged"):
         console.print(f"{done} of {len(board.entries)} runs are done already.", highlight=False)
-    undone = LocalRunner(board, slots=arguments.slots, retries=arguments.retries, console=console).run()
+    write_study(root, study)
+    slots, retries = arguments.slots, arguments.retries
+    runner: LocalRunner | SlurmRunner
+    if arguments.slurm or any(word.startswith("--slurm.") for word in argv):
+        runner = SlurmRunner(board, arguments.wish, slots=slots, retries=retries, console=console)
+    else:
+        runner = LocalRunner(board, slots=slots, retries=retries, console=console)
+    undone = runner.run()
+    if queued := board.count("queued"):
+        console.print(f"{queued} runs are queued in Slurm; with --slurm this command watches them.", highlight=False)
     conclude(study, root, lang="en")
-    return 1 if undone else 0
+    return 1 if undone or board.lost else 0

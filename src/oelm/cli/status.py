@@ -13,9 +13,10 @@ from oelm.study import load_study
 
 @dataclass
 class Arguments:
-    """Show where every run of a study stands: done, running (step, loss, time left), waiting, failed and why.
+    """Show where every run of a study stands: done, running (step, loss, time left), queued, waiting, failed and why.
 
-    Reads the run folders only, so it works beside a running study, over ssh, and while jobs wait in a Slurm queue.
+    Reads the run folders, so it works beside a running study and over ssh; where runs were given to Slurm, squeue is
+    asked once for all of them.
     """
 
     study: tyro.conf.Positional[Path]
@@ -40,6 +41,7 @@ def main(argv: list[str]) -> int:
 
     from oelm.runner.display import as_json, table
     from oelm.runner.queue import Board
+    from oelm.runner.slurm_queue import ASK_SECONDS
 
     root = arguments.out / study.name
     board = Board(study, root)
@@ -48,7 +50,9 @@ def main(argv: list[str]) -> int:
         return 0
 
     def drawn(board: Board) -> Group:
-        troubles = "\n".join(board.troubles)
+        silent = board.slurm.trouble
+        unknown = [f"What is queued is not known. {silent}"] if silent else []
+        troubles = "\n".join([*board.troubles, *unknown])
         return Group(f"{study.name}: {board.progress}", table(board.entries, every=True), troubles)
 
     console = Console()
@@ -57,7 +61,7 @@ def main(argv: list[str]) -> int:
         return 0
     with Live(drawn(board), console=console, refresh_per_second=2, screen=console.is_terminal) as live:
         while board.count("complete", "diverged") < len(board.entries):
-            time.sleep(1.0)
+            time.sleep(ASK_SECONDS if any(entry.job for entry in board.entries) else 1.0)
             board = Board(study, root)
             live.update(drawn(board))
     console.print(drawn(board), markup=False)

@@ -56,13 +56,13 @@ def export(model: GPT, directory: Path, tokenizer_directory: Path | None = None)
 def _refuse_other_than_gpt2(model: GPT) -> None:
     spec = model.spec
     attention = cast("Block", model.blocks[0]).attention
+    repairs = ("qk_norm", "key_shift", "key_mix", "position_bias")
     reasons = {
         f"positions={spec.positions!r}": spec.positions != "learned",
         f"norm={spec.norm!r}": spec.norm != "layer",
         f"num_key_heads={spec.num_key_heads}": spec.key_heads != spec.num_heads,
         f"qk_head_size={spec.qk_head_size}": spec.qk_size != spec.head_size,
-        "the key-shift repair": attention.key_shift is not None,
-    }
+    } | {f"the repair {name!r}": getattr(attention, name) is not None for name in repairs}
     found = [reason for reason, holds in reasons.items() if holds]
     if found:
         raise NotCarriedOut(
@@ -100,16 +100,19 @@ def _gpt2_tensors(model: GPT) -> dict[str, torch.Tensor]:
 
 
 def _logits(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return Q and K weights that give the block's logits: zeros where they are absent, temperatures multiplied in."""
+    """Return Q and K weights that give the block's logits: zeros where they are absent, linear repairs folded in."""
     attention = block.attention
     if attention.q is None or attention.k is None:
         zeros = torch.zeros_like(attention.o.weight)
         return zeros, zeros
-    q = attention.q.weight.detach()
+    q, k = (
+        weight.detach() if fold is None else fold(weight).detach()
+        for weight, fold in ((attention.q.weight, attention.query_fold), (attention.k.weight, attention.key_fold))
+    )
     if attention.temperature is not None:
         factor_H = attention.temperature.log_factor_H.detach().exp()
         q = (q.view(factor_H.shape[0], -1, q.shape[1]) * factor_H[:, None, None]).view_as(q)
-    return q, attention.k.weight.detach()
+    return q, k
 
 
 def _save_tokenizer(source: Path, directory: Path) -> None:

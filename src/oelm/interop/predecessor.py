@@ -22,13 +22,12 @@ from oelm.models.gpt import GPT
 from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec
+from oelm.spec.published import CORPORA, METHODS
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 from oelm.train.checkpoint import Checkpoint, Checkpoints, load_into
 from oelm.train.distributed import processes
 
-METHODS = {"baseline": "baseline", "oelm_v2": "oelm-freeze", "oelm_random": "oelm-random"}
-CORPORA = {"tinystories": "tinystories", "openwebtext": "openwebtext", "wikitext103": "wikitext-103"}
 _PARTS = {
     "attention.q": "self_attn.W_q",
     "attention.k": "self_attn.W_k",

@@ -63,6 +63,16 @@ def matched_in_scale(weight_HKI: Tensor) -> Tensor:
     return weight_HKI * (math.sqrt(weight_HKI.shape[-2]) / norm_H11)
 
 
+def correlated_rows(frame_HKI: Tensor, source_HKI: Tensor, correlation: float) -> Tensor:
+    """Return b F_h + sqrt(1 - b^2) Z_h for orthonormal rows F_h, with Z_h orthonormal and orthogonal to them.
+
+    Z_h spans what is left of the source's rows outside those of F_h. Then the answer W_h has orthonormal rows, exactly
+    and with no second decomposition, and W_h F_h^T = b 1. It takes 2K dimensions of the input for each head.
+    """
+    outside_HKI = source_HKI - source_HKI @ frame_HKI.mT @ frame_HKI
+    return _mixture(frame_HKI, orthonormal_rows(outside_HKI), correlation)
+
+
 def coordinate_slices(
     num_heads: int, head_size: int, input_size: int, first: int, generator: torch.Generator
 ) -> Tensor:
@@ -108,12 +118,16 @@ def draw(
     generator: torch.Generator,
     *,
     current_HKI: Tensor | None = None,
+    keys_HKI: Tensor | None = None,
     is_key: bool = False,
 ) -> Tensor:
-    """Draw one Q or K projection of `shape` (H, K, I) as `init` says, in float64 on the CPU."""
-    if init.correlation:
-        raise NotCarriedOut(f"init.correlation={init.correlation} (K drawn near Q) is not carried out yet; use 0.")
+    """Draw one Q or K projection of `shape` (H, K, I) as `init` says, in float64 on the CPU.
+
+    `keys_HKI` are, for queries that are to correlate with their keys, the keys as drawn, one block per query head.
+    """
     num_heads, head_size, input_size = shape
+    if init.shape == "host":
+        return init.gain * _given(current_HKI, "init.shape='host'")
     if init.shape == "slice":
         first = head_size if is_key else 0
         return init.gain * coordinate_slices(num_heads, head_size, input_size, first, generator)
@@ -122,11 +136,17 @@ def draw(
     if init.shape not in ("normal", "orthogonal"):
         raise NotCarriedOut(f"init.shape={init.shape!r} draws nothing; there is no weight to make.")
     source_HKI = _source(init, shape, generator, current_HKI)
+    frame_HKI = None if keys_HKI is None or not init.correlation else keys_HKI / init.gain
     if init.shape == "normal":
-        weight_HKI = matched_in_scale(source_HKI) if init.matched else source_HKI * (init.deviation or 1.0)
+        weight_HKI = _scaled(init, source_HKI)
+        if frame_HKI is not None:
+            mixed_HKI = _mixture(frame_HKI, weight_HKI, init.correlation)
+            weight_HKI = matched_in_scale(mixed_HKI) if init.matched else mixed_HKI
     elif init.scope == "global":
         flat_KI = source_HKI.reshape(1, num_heads * head_size, input_size)
         weight_HKI = orthonormal_rows(flat_KI).view(num_heads, head_size, input_size)
+    elif frame_HKI is not None:
+        weight_HKI = correlated_rows(frame_HKI, source_HKI, init.correlation)
     else:
         weight_HKI = orthonormal_rows(source_HKI)
     return init.gain * weight_HKI
@@ -138,14 +158,26 @@ def _source(
     """Return the matrix that is then scaled or made orthogonal."""
     if init.source == "fresh":
         return gaussian(*shape, generator)
-    if current_HKI is None:
-        raise NotCarriedOut("init.source='current' needs the weights that are there now, and none were given.")
-    frame_HKI = current_HKI.detach().to("cpu", torch.float64)
+    frame_HKI = _given(current_HKI, "init.source='current'")
     if init.shape == "orthogonal":
         return frame_HKI
     # A random mixture of a head's own rows: keeps the row space, forgets everything else about them.
     num_heads, head_size, _ = shape
     return gaussian(num_heads, head_size, head_size, generator) @ orthonormal_rows(frame_HKI)
+
+
+def _given(current_HKI: Tensor | None, wish: str) -> Tensor:
+    if current_HKI is None:
+        raise NotCarriedOut(f"{wish} needs the weights that are there now, and none were given.")
+    return current_HKI.detach().to("cpu", torch.float64)
+
+
+def _scaled(init: InitSpec, source_HKI: Tensor) -> Tensor:
+    return matched_in_scale(source_HKI) if init.matched else source_HKI * (init.deviation or 1.0)
+
+
+def _mixture(frame_HKI: Tensor, other_HKI: Tensor, correlation: float) -> Tensor:
+    return correlation * frame_HKI + math.sqrt(1 - correlation**2) * other_HKI
 
 
 def departure(weight_HKI: Tensor, gain: float = 1.0) -> float:

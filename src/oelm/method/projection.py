@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from oelm.errors import NotCarriedOut, UnusableWeight
 from oelm.method.split import Fused, Split, is_split, split
-from oelm.spec.method import MethodSpec, RepairSpec, Role, Site
+from oelm.spec.method import MethodSpec, Role, Site
+from oelm.spec.repair import RepairSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from oelm.errors import BadShape, MethodError, NotCarriedOut, UnusableWeight
+from oelm.method.initialise import refuse_uncorrelatable
 from oelm.method.orthogonal import draw, stream
 from oelm.method.projection import Architecture, Projection
 from oelm.method.schedule import Timeline, resolve_layers
@@ -101,6 +102,8 @@ def _refuse_draw(projections: list[Projection], method: MethodSpec) -> None:
         return
     # A tiny draw tells whether this kind of draw is carried out at all.
     draw(init, (1, 1, 2), stream(0, "check"), current_HKI=torch.ones(1, 1, 2))
+    if init.correlation:
+        refuse_uncorrelatable(queries_and_keys(projections), init)
     if init.shape == "normal" and init.source == "fresh":
         return
     for projection in queries_and_keys(projections):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from oelm.models.gpt import GPT, Attention, Block, split_heads
+from oelm.models.gpt import GPT, Attention, Block
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def _weights(attention: Attention, x_BTD: Tensor) -> Tensor:
     if attention.q is None or attention.k is None:
         uniform = causal_TT / causal_TT.sum(-1, keepdim=True)
         return uniform.expand(x_BTD.shape[0], spec.num_heads, length, length)
-    queries = split_heads(attention.q(x_BTD), spec.num_heads)
-    keys = split_heads(attention.k(x_BTD), spec.key_heads)
-    queries, keys = attention.queries_and_keys(queries, keys, None)
+    queries, keys = attention.queries_and_keys(*attention.project(x_BTD), None)
     keys = keys.repeat_interleave(spec.num_heads // spec.key_heads, dim=1)
     scores_BHTT: Tensor = queries @ keys.mT / spec.qk_size**0.5
+    if attention.position_bias is not None:
+        scores_BHTT = scores_BHTT + attention.position_bias(length, length)
     return scores_BHTT.masked_fill(~causal_TT, float("-inf")).float().softmax(-1)

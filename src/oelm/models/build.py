@@ -154,6 +154,12 @@ def spec_of(name: str, labels: int | None = None) -> ModelSpec:
     )
 
 
+def named_shape(spec: ForeignSpec) -> ForeignSpec:
+    """Return the named configuration of the same shapes where a hub name has one: its costs need no download."""
+    twin = next((name for name, named in CONFIGS.items() if spec.name in (name, named.hub)), None)
+    return spec if twin is None else spec.model_copy(update={"name": twin, "pretrained": False})
+
+
 def build(
     spec: ModelSpec, *, seed: int = 0, device: str | torch.device = "cpu", vocab_size: int | None = None
 ) -> nn.Module:

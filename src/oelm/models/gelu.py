@@ -35,7 +35,9 @@ class _GeluLinear(torch.autograd.Function):
 
 def gelu_linear(before: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return the exact GELU of `before`, times `weight` transposed, plus `bias`."""
-    if torch.is_autocast_enabled(before.device.type) or torch.compiler.is_compiling():
+    # Autocast does not know the meta device, on which costs are counted.
+    autocast = not before.is_meta and torch.is_autocast_enabled(before.device.type)
+    if autocast or torch.compiler.is_compiling():
         # Autocast chooses types, and the compiler what to keep, better than this function would.
         return F.linear(F.gelu(before), weight, bias)
     result: Tensor = _GeluLinear.apply(before, weight, bias)  # type: ignore[no-untyped-call]

@@ -8,19 +8,21 @@ Axes: B batch, T time, H heads, G key heads, K Q/K head size, D model size, V vo
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.errors import BadShape, InvalidSpec
 from oelm.method.orthogonal import stream
-from oelm.method.repair import KeyShift, Temperature
+from oelm.method.repair import Fold, KeyMix, KeyShift, PositionBias, QKNorm, Temperature
 from oelm.models.gelu import gelu_linear
 from oelm.models.loss import chunked_cross_entropy
 from oelm.spec.model import GPTSpec
 
 LayerCache = dict[str, Tensor]
-"""Keys (as attention reads them but before the key shift) and values of the tokens so far."""
+"""Keys (as attention reads them but neither shifted nor mixed) and values of the tokens so far."""
 INIT_DEVIATION = 0.02
 
 
@@ -41,6 +43,12 @@ def split_heads(x_BTC: Tensor, heads: int) -> Tensor:
     return x_BTC.view(*x_BTC.shape[:2], heads, -1).transpose(1, 2)
 
 
+def _folded(x_BTD: Tensor, linear: nn.Module | None, fold: Fold | None) -> Tensor:
+    """Apply a projection that is there, through the weight that its repairs make of its own."""
+    dense = cast("nn.Linear", linear)
+    return dense(x_BTD) if fold is None else F.linear(x_BTD, fold(dense.weight))
+
+
 class Attention(nn.Module):
     """Causal self-attention. Q and K may be absent: then every token averages the values it may see."""
 
@@ -51,8 +59,13 @@ class Attention(nn.Module):
         self.k: nn.Linear | None = nn.Linear(spec.model_dim, spec.key_heads * spec.qk_size, bias=False)
         self.v = nn.Linear(spec.model_dim, spec.key_heads * spec.head_size, bias=False)
         self.o = nn.Linear(spec.num_heads * spec.head_size, spec.model_dim, bias=False)
-        self.temperature: Temperature | None = None
+        self.query_fold: Fold | None = None
+        self.key_fold: Fold | None = None
+        self.qk_norm: QKNorm | None = None
         self.key_shift: KeyShift | None = None
+        self.key_mix: KeyMix | None = None
+        self.temperature: Temperature | None = None
+        self.position_bias: PositionBias | None = None
 
     def forward(self, x_BTD: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Mix the values of the past into each token."""
@@ -60,10 +73,14 @@ class Attention(nn.Module):
         if self.q is None or self.k is None:
             mixed_BHTK = self._average(self._remember(cache, "values", values), x_BTD.shape[1])
         else:
-            queries = split_heads(self.q(x_BTD), self.spec.num_heads)
-            keys = split_heads(self.k(x_BTD), self.spec.key_heads)
-            mixed_BHTK = self._attend(queries, keys, values, cache)
+            mixed_BHTK = self._attend(*self.project(x_BTD), values, cache)
         return self.o(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys of each token, positions apart."""
+        queries = split_heads(_folded(x_BTD, self.q, self.query_fold), self.spec.num_heads)
+        keys = split_heads(_folded(x_BTD, self.k, self.key_fold), self.spec.key_heads)
+        return (queries, keys) if self.qk_norm is None else (self.qk_norm(queries), self.qk_norm(keys))
 
     def queries_and_keys(self, queries: Tensor, keys: Tensor, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
         """Return queries of the new tokens and keys of all tokens, as the logits are taken from them."""
@@ -73,6 +90,8 @@ class Attention(nn.Module):
         keys = self._remember(cache, "keys", keys)
         if self.key_shift is not None:
             keys = self.key_shift(keys)
+        if self.key_mix is not None:
+            keys = self.key_mix(keys)
         if self.temperature is not None:
             queries = self.temperature(queries)
         return queries, keys
@@ -82,14 +101,16 @@ class Attention(nn.Module):
         values = self._remember(cache, "values", values)
         new, seen = queries.shape[2], keys.shape[2]
         mask = None
-        if 1 < new < seen:  # several new tokens after a past: none of them may see its successors
+        if self.position_bias is not None:  # which hides successors, too
+            mask = self.position_bias(new, seen).to(queries.dtype)
+        elif 1 < new < seen:  # several new tokens after a past: none of them may see its successors
             mask = torch.ones(new, seen, dtype=torch.bool, device=queries.device).tril(seen - new)
         return F.scaled_dot_product_attention(
             queries,
             keys,
             values,
             attn_mask=mask,
-            is_causal=new == seen and new > 1,
+            is_causal=mask is None and new > 1,
             dropout_p=self.spec.dropout if self.training else 0.0,
             enable_gqa=self.spec.key_heads != self.spec.num_heads,
         )

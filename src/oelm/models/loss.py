@@ -9,6 +9,8 @@ that of the plain computation, the memory that of one chunk.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,36 +21,55 @@ CHUNK_BYTES = 64 * 2**20
 """About this much memory for a chunk of logits: large enough for full speed of the matrix product."""
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """Some rows, on their way through the softmax."""
+
+    start: int
+    part_CD: Tensor
+    target_1C: Tensor
+    exps_VC: Tensor
+    mass_1C: Tensor
+    losses_1C: Tensor
+
+
+def _chunks(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Iterator[_Chunk]:
+    rows, vocabulary = hidden_ND.shape[0], weight_VD.shape[0]
+    most = max(1, CHUNK_BYTES // (vocabulary * hidden_ND.element_size()))
+    chunk = math.ceil(rows / math.ceil(rows / most))
+    # One block for the logits of every chunk: a fresh one each time would cost more than it saves.
+    block = hidden_ND.new_empty(vocabulary * chunk)
+    for start in range(0, rows, chunk):
+        part_CD, target_1C = hidden_ND[start : start + chunk], targets_N[None, start : start + chunk]
+        # The vocabulary first: as (V, C) the products run up to twice as fast on a CPU as the other way round.
+        logits_VC = block[: vocabulary * part_CD.shape[0]].view(vocabulary, -1)
+        logits_VC = torch.mm(weight_VD, part_CD.T, out=logits_VC).float()
+        largest_1C, wanted_1C = logits_VC.amax(0, keepdim=True), logits_VC.gather(0, target_1C)
+        # In place and once: exponentials of this many logits are a good part of a step.
+        exps_VC = logits_VC.sub_(largest_1C).exp_()
+        mass_1C = exps_VC.sum(0, keepdim=True)
+        yield _Chunk(start, part_CD, target_1C, exps_VC, mass_1C, mass_1C.log() + largest_1C - wanted_1C)
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-        rows, vocabulary = hidden_ND.shape[0], weight_VD.shape[0]
-        most = max(1, CHUNK_BYTES // (vocabulary * hidden_ND.element_size()))
-        chunk = math.ceil(rows / math.ceil(rows / most))
-        # One block for the logits of every chunk: a fresh one each time would cost more than it saves.
-        block = hidden_ND.new_empty(vocabulary * chunk)
+        rows = hidden_ND.shape[0]
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
-        for start in range(0, rows, chunk):
-            part_CD, target_1C = hidden_ND[start : start + chunk], targets_N[None, start : start + chunk]
-            # The vocabulary first: as (V, C) the products run up to twice as fast on a CPU as the other way round.
-            logits_VC = block[: vocabulary * part_CD.shape[0]].view(vocabulary, -1)
-            logits_VC = torch.mm(weight_VD, part_CD.T, out=logits_VC).float()
-            largest_1C, wanted_1C = logits_VC.amax(0, keepdim=True), logits_VC.gather(0, target_1C)
-            # In place and once: exponentials of this many logits are a good part of a step.
-            exps_VC = logits_VC.sub_(largest_1C).exp_()
-            mass_1C = exps_VC.sum(0, keepdim=True)
-            total += (mass_1C.log() + largest_1C - wanted_1C).sum()
+        for chunk in _chunks(hidden_ND, weight_VD, targets_N):
+            total += chunk.losses_1C.sum()
             if grad_hidden is None and grad_weight is None:
                 continue
-            grad_VC = exps_VC.mul_(1 / (mass_1C * rows))
+            grad_VC = chunk.exps_VC.mul_(1 / (chunk.mass_1C * rows))
+            target_1C = chunk.target_1C
             grad_VC.scatter_add_(0, target_1C, grad_VC.new_full((), -1.0 / rows).expand_as(target_1C))
             grad_VC = grad_VC.to(hidden_ND.dtype)
             if grad_hidden is not None:
-                torch.mm(grad_VC.T, weight_VD, out=grad_hidden[start : start + chunk])
+                torch.mm(grad_VC.T, weight_VD, out=grad_hidden[chunk.start : chunk.start + target_1C.shape[1]])
             if grad_weight is not None:
-                grad_weight.addmm_(grad_VC, part_CD)
+                grad_weight.addmm_(grad_VC, chunk.part_CD)
         ctx.save_for_backward(grad_hidden, grad_weight)
         return total / rows
 
@@ -61,12 +82,29 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 def chunked_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> Tensor:
     """Return the mean cross-entropy of `hidden @ weight.T` against `targets`, in nats."""
+    hidden_ND, weight_VD = _as_computed(hidden_BTD, weight_VD)
+    loss: Tensor = _ChunkedCrossEntropy.apply(hidden_ND, weight_VD, targets_BT.reshape(-1))  # type: ignore[no-untyped-call]
+    return loss
+
+
+@torch.no_grad()
+def token_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same mean, to the bit, and its terms: the cross-entropy of every token by itself, (B, T)."""
+    hidden_ND, weight_VD = _as_computed(hidden_BTD, weight_VD)
+    chunks = [chunk.losses_1C for chunk in _chunks(hidden_ND, weight_VD, targets_BT.reshape(-1))]
+    total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
+    for losses_1C in chunks:  # one after another, as above: another order of summing ends in other bits
+        total += losses_1C.sum()
+    return total / hidden_ND.shape[0], torch.cat(chunks, dim=1).view_as(targets_BT)
+
+
+def _as_computed(hidden_BTD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
+    """Flatten to rows, in the precision that is asked for."""
     hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
     if torch.is_autocast_enabled(hidden_ND.device.type):
         dtype = torch.get_autocast_dtype(hidden_ND.device.type)
-        hidden_ND, weight_VD = hidden_ND.to(dtype), weight_VD.to(dtype)
-    loss: Tensor = _ChunkedCrossEntropy.apply(hidden_ND, weight_VD, targets_BT.reshape(-1))  # type: ignore[no-untyped-call]
-    return loss
+        return hidden_ND.to(dtype), weight_VD.to(dtype)
+    return hidden_ND, weight_VD
 
 
 def plain_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from oelm.errors import CheckpointError, NotCarriedOut
 from oelm.method.projection import Projection
 from oelm.method.repair import KeyShift, Temperature
-from oelm.spec.method import RepairSpec
+from oelm.spec.repair import RepairSpec
 
 _PREFIX = "oelm_"
 SHIFT, TEMPERATURE = f"{_PREFIX}key_shift", f"{_PREFIX}temperature"

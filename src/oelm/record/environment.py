@@ -10,6 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import oelm
@@ -32,8 +33,32 @@ def environment(device: str, torch_version: str, command: str | None = None) -> 
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         commit=commit,
         dirty=is_dirty(tree) if tree and commit else None,
-        command=command if command is not None else shlex.join(sys.orig_argv),
+        command=command if command is not None else command_line(sys.orig_argv),
     )
+
+
+def command_line(words: Sequence[str], directory: Path | None = None) -> str:
+    """Write a command as one would type it, in the run's own `directory` if one is given.
+
+    The interpreter's place is of this machine; so are paths into the run's folder and into the working directory.
+    """
+    rest = list(words[1:])
+    program = [Path(words[0]).name] if words else []
+    if rest[:2] == ["-m", "oelm"]:
+        program, rest = ["oelm"], rest[2:]
+    elif rest and Path(rest[0]).name == "oelm":
+        program, rest = ["oelm"], rest[1:]
+    return shlex.join([*program, *(_near(word, directory) for word in rest)])
+
+
+def _near(word: str, directory: Path | None) -> str:
+    path = Path(word)
+    if not path.is_absolute():
+        return word
+    for folder in (directory.absolute() if directory else None, Path.cwd()):
+        if folder and path.is_relative_to(folder):
+            return path.relative_to(folder).as_posix()
+    return word
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -56,6 +56,10 @@ class ParametersRecord(Record):
     total: int
     trainable: int
     frozen: int
+    qk: int = 0
+    """Weights of Q and K, frozen or not."""
+    repair: int = 0
+    """Parameters that repairs of the logits train: to be held against `qk`."""
 
 
 class CostRecord(Record):
@@ -64,9 +68,11 @@ class CostRecord(Record):
     forward_flops: dict[str, int]
     backward_flops: dict[str, int]
     removed_flops: int
-    """What freezing takes away from a step of the same model fully trained."""
+    """What the method takes away from a step of the same model fully trained."""
     weight_bytes: int
     optimizer_bytes: int
+    activation_bytes: int | None = None
+    """An estimate; None in records of before it was made."""
 
 
 class SecondsRecord(Record):
@@ -104,16 +110,17 @@ class ResultRecord(Record):
     test_loss: float | None
     best_val_loss: float
     best_step: int
-    train_tokens: int
-    tokens_per_second: float
-    flop_utilisation: float | None = None
-    peak_memory_bytes: int
     val_accuracy: float | None = None
+    """The share of labelled texts that is labelled rightly; so are the next two."""
     test_accuracy: float | None = None
     best_val_accuracy: float | None = None
     val_f1: float | None = None
     """Macro-averaged: the mean over the labels, however often each occurs."""
     test_f1: float | None = None
+    train_tokens: int
+    tokens_per_second: float
+    flop_utilisation: float | None = None
+    peak_memory_bytes: int
 
     @property
     def tuning_score(self) -> float:
@@ -154,6 +161,8 @@ class RunRecord(Record):
     failure: Failure | None = None
     """Of what kind, where the status is `failed`."""
     error: str | None = None
+    imported: bool = False
+    """Whether another program made the run, so that this one vouches for nothing but having read its files."""
 
 
 class MetricRecord(Record):

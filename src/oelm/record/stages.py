@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from oelm.record.schema import Record, RunRecord
 from oelm.spec.run import RunSpec, declared, fingerprint
-from oelm.study import AnyStudy, Arm, Listing, Setting, Study, distinct
+from oelm.study import AnyStudy, Arm, Listing, Setting, Study, at, distinct
 
 CHOICE = "choice.json"
 EXTENSIONS = 3
@@ -124,7 +124,7 @@ def _tuned(study: Study, cell: Setting, records: Mapping[str, RunRecord]) -> tup
         )
         for name, (values, score) in best.items()
     )
-    return runs, CellChoice(axes={axis: _at(plain, axis) for axis in cell}, grid=grid, arms=arms)
+    return runs, CellChoice(axes={axis: at(plain, axis) for axis in cell}, grid=grid, arms=arms)
 
 
 def _scores(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> dict[str, float] | None:
@@ -149,7 +149,7 @@ def _best(arm: Arm, runs: Sequence[RunSpec], scores: Mapping[str, float], grid: 
     by_point: dict[tuple[Any, ...], list[float]] = {}
     for run in runs:
         if run.arm == arm.name:
-            point = tuple(_at(run, field) for field in grid)
+            point = tuple(at(run, field) for field in grid)
             by_point.setdefault(point, []).append(scores[fingerprint(run)])
     means = {point: statistics.fmean(values) for point, values in by_point.items()}
     point = min(means, key=means.__getitem__)
@@ -182,9 +182,3 @@ def _is_positive(value: Any) -> bool:
 def _rounded(value: float) -> float:
     """Round to what a person would have written: a fingerprint hangs on every digit."""
     return float(f"{value:.3g}")
-
-
-def _at(holder: Any, field: str) -> Any:
-    for name in field.split("."):
-        holder = holder[name] if isinstance(holder, dict) else getattr(holder, name)
-    return holder

@@ -6,14 +6,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import BadRecord
 from oelm.files import write_atomically
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import NUMERICS, RunSpec, fingerprint
+from oelm.study import AnyStudy
 
-RECORD, METRICS = "record.json", "metrics.jsonl"
+RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 
 
 def run_directory(root: Path, run: RunSpec) -> Path:
@@ -45,13 +46,19 @@ def read_record(directory: Path) -> RunRecord:
     if isinstance(version, int) and version > SCHEMA:
         raise BadRecord(f"{path} has schema version {version}; this program knows up to {SCHEMA}. Update oelm.")
     try:
-        return RunRecord.model_validate(plain)
+        record = RunRecord.model_validate(plain)
     except ValidationError as error:
         first = error.errors()[0]
         raise BadRecord(
             f"{path} is not a run's record: {'.'.join(map(str, first['loc']))}: {first['msg']} "
             f"({error.error_count()} problems in all)."
         ) from error
+    if record.numerics == NUMERICS and record.fingerprint != fingerprint(record.spec):
+        raise BadRecord(
+            f"{path} says it is run {record.fingerprint}, but its spec is that of {fingerprint(record.spec)}: "
+            "one of the two was changed by hand. Restore it, or move the folder away and run again."
+        )
+    return record
 
 
 def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadRecord]]:
@@ -64,6 +71,24 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
         except BadRecord as error:
             bad.append(error)
     return found, bad
+
+
+def write_study(root: Path, study: AnyStudy) -> None:
+    """Write what a study declares beside its runs, so that a reader knows how many there will be."""
+    write_atomically(root / STUDY, study.model_dump_json(indent=1) + "\n")
+
+
+def read_study(root: Path) -> AnyStudy:
+    """Read what was declared when a study was last run; say in words what is wrong with it."""
+    path = root / STUDY
+    try:
+        return TypeAdapter[AnyStudy](AnyStudy).validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. `oelm run` on the study writes it.") from error
+    except ValidationError as error:
+        raise BadRecord(
+            f"{path} does not hold a study: {error.errors()[0]['msg']}. `oelm run` on the study writes it anew."
+        ) from error
 
 
 def read_metrics(directory: Path) -> list[MetricRecord]:

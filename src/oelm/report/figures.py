@@ -1,4 +1,4 @@
-"""Convergence curves that can be told apart in print, in the dark and by the colour-blind.
+"""How figures are drawn: so that they can be told apart in print, in the dark and by the colour-blind.
 
 The reference arm is drawn in the colour of the text and the others in Okabe and Ito's colours, each with a
 line style of its own. In the SVG the colour of the text is `currentColor`: a page may turn dark around it.
@@ -6,11 +6,13 @@ line style of its own. In the SVG the colour of the text is `currentColor`: a pa
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
+import re
 import statistics
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ from oelm.report.wording import Language, Say, wording
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Painter = Callable[[Say], "Figure"]
+"""Draws a figure, labelled in the voice that it is lent."""
 
 INK = "#010203"  # no other colour of the drawing: `svg` finds it again by its digits
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -77,24 +82,30 @@ def curve(arm: str, place: int, runs: Sequence[Sequence[MetricRecord]]) -> Curve
     )
 
 
-def convergence_svg(panels: Sequence[Panel], language: Language) -> str:
-    """Draw the curves as an SVG element, to stand in a page or in a file. Text stays text."""
+def drawn(painter: Painter, language: Language) -> tuple[str, bytes]:
+    """Draw as an SVG element, to stand in a page or a file, and as pixels."""
+    return as_svg(painter, language), as_png(painter, language)
+
+
+def as_svg(painter: Painter, language: Language) -> str:
+    """Draw as an SVG element. Text stays text; identifiers are unlike those of any other drawing on the page."""
     with _drawing(language, always=True) as say:
-        figure = _convergence(panels, say)
+        figure = painter(say)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None}, transparent=True)
     text = file.getvalue()
     label = 'role="img" xmlns="http://www.w3.org/2000/svg"'
     element = text[text.index("<svg") :].replace('xmlns="http://www.w3.org/2000/svg"', label, 1)
-    return element.replace(INK, "currentColor")
+    element = element.replace(INK, "currentColor")
+    prefix = hashlib.sha256(element.encode()).hexdigest()[:8]
+    return re.sub(r'(\bid="|"#|url\(#)', rf"\g<1>{prefix}-", element)
 
 
-def convergence_png(panels: Sequence[Panel], language: Language) -> bytes:
-    """Draw the curves as pixels, on white. Without a Chinese font on the machine the labels are English."""
+def as_png(painter: Painter, language: Language) -> bytes:
+    """Draw as pixels, on white. Without a Chinese font on the machine the labels are English."""
     with _drawing(language, always=False) as say:
-        figure = _convergence(panels, say)
         file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=160, facecolor="white", metadata={"Software": None})
+        painter(say).savefig(file, format="png", dpi=160, facecolor="white", metadata={"Software": None})
     return file.getvalue()
 
 
@@ -120,7 +131,8 @@ def _drawing(language: Language, *, always: bool) -> Iterator[Say]:
         yield wording(language if always or chinese else "en")
 
 
-def _convergence(panels: Sequence[Panel], say: Say) -> Figure:
+def convergence(panels: Sequence[Panel], say: Say) -> Figure:
+    """Draw the curves, a panel per place on the axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.8, 3.7 * len(panels)), layout="constrained")

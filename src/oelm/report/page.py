@@ -1,79 +1,64 @@
-"""One page that answers the study's question and needs nothing but itself to be read; beside it, Markdown."""
+"""Write a report: one page that needs nothing but itself to be read, and beside it Markdown, LaTeX, CSV, figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from oelm.analysis.compare import Comparison, Row, compare_folder
-from oelm.errors import BadRecord
+from oelm.analysis.compare import Comparison, compare_folder
 from oelm.files import write_atomically
-from oelm.record.schema import MetricRecord
-from oelm.record.store import read_metrics
-from oelm.report.content import Content, Remark, content
-from oelm.report.figures import Panel, convergence_png, convergence_svg, curve
-from oelm.report.tables import escaped, markdown
-from oelm.report.wording import Language, Say, wording
-from oelm.study import Study
+from oelm.record.keep import write_study
+from oelm.report.content import study_document
+from oelm.report.document import Document
+from oelm.report.listing import listing_document
+from oelm.report.typeset import comma_separated, latex, markdown_document
+from oelm.report.wording import Language, wording
+from oelm.study import AnyStudy, Listing
 
-PAGE, TEXT, FIGURE = "report.html", "report.md", "convergence"
+PAGE, TEXT, TABLES = "report.html", "report.md", "tables.tex"
 
 
-def write_report(study: Study, root: Path, out: Path, lang: Language = "en") -> Comparison:
-    """Compare the study's runs below `root` and write the report into `out`.
+@dataclass(frozen=True)
+class Written:
+    """What a report says, and the comparisons behind it."""
 
-    There will be `report.html`, `report.md` and, where a run has a curve, `convergence.svg` and
-    `convergence.png`; each is replaced in one step. Raise IncomparableRuns if the runs are not fair to one
-    another.
+    document: Document
+    comparisons: tuple[Comparison, ...]
+
+
+def write_report(study: AnyStudy, root: Path, out: Path, lang: Language = "en") -> Written:
+    """Compare the runs of a study below `root` and write the report into `out`.
+
+    Raise IncomparableRuns if the runs of a matrix are not fair to one another; of a listing, the report says so.
     """
-    say = wording(lang)
-    comparison = compare_folder(study, root)
-    drawn, complaints = panels(comparison)
-    comparison = replace(comparison, unreadable=(*comparison.unreadable, *complaints))
-    said = content(comparison, root, out, say)
-    svg = convergence_svg(drawn, lang) if drawn else None
-    if svg:
-        write_atomically(out / f"{FIGURE}.svg", svg)
-        write_atomically(out / f"{FIGURE}.png", convergence_png(drawn, lang))
-    write_atomically(out / PAGE, html(said, svg, lang))
-    write_atomically(out / TEXT, text(said, say, figure=bool(svg)))
-    return comparison
+    wording(lang)  # an unknown language is refused before anything is read
+    if isinstance(study, Listing):
+        document, comparisons = listing_document(study, root, out, lang)
+    else:
+        document, comparison = study_document(compare_folder(study, root), root, out, lang)
+        comparisons = [comparison]
+    write_study(root, study)
+    write_document(document, out, lang)
+    return Written(document, tuple(comparisons))
 
 
-def panels(comparison: Comparison) -> tuple[list[Panel], list[str]]:
-    """Read the curves behind a comparison, a panel per place on the axes; tell what could not be read."""
-    arms = [comparison.study.reference]
-    arms += [arm.name for arm in comparison.study.arms if arm.name not in arms]
-    found: list[Panel] = []
-    complaints: list[str] = []
-    for cell in dict.fromkeys(row.cell for row in comparison.rows):
-        rows = [row for row in comparison.rows if row.cell == cell]
-        drawn = [curve(row.arm, arms.index(row.arm), _metrics(row, complaints)) for row in rows]
-        curves = tuple(item for item in drawn if item)
-        title = ", ".join(f"{axis} = {value}" for axis, value in cell)
-        if curves:
-            found.append(Panel(title, curves, _validation_floor(rows)))
-    return found, complaints
+def write_document(document: Document, out: Path, lang: Language) -> None:
+    """Set a document in every medium, each file replaced in one step."""
+    for figure in document.figures:
+        write_atomically(out / f"{figure.name}.svg", figure.svg)
+        write_atomically(out / f"{figure.name}.png", figure.png)
+    captions = {section.table.name: section.heading for section in document.sections if section.table}
+    for table in document.tables:
+        write_atomically(out / f"{table.name}.csv", comma_separated(table))
+    if document.tables:
+        tables = "\n".join(latex(table, captions[table.name]) for table in document.tables)
+        write_atomically(out / TABLES, tables)
+    write_atomically(out / PAGE, html(document, lang))
+    write_atomically(out / TEXT, markdown_document(document))
 
 
-def _metrics(row: Row, complaints: list[str]) -> list[list[MetricRecord]]:
-    read = []
-    for item in row.evidence:
-        try:
-            read.append(read_metrics(item.directory))
-        except BadRecord as error:
-            complaints.append(str(error))
-    return [points for points in read if points]
-
-
-def _validation_floor(rows: Sequence[Row]) -> float | None:
-    data = [item.record.data for row in rows for item in row.evidence if item.record.data]
-    return next((found.floor["val"] for found in data if "val" in found.floor), None)
-
-
-def html(said: Content, svg: str | None, lang: Language) -> str:
-    """Set a report as one HTML page. All text is escaped; the figure is the one thing taken as markup."""
+def html(document: Document, lang: Language) -> str:
+    """Set a report as one HTML page. All text is escaped; the figures are the one thing taken as markup."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -84,50 +69,7 @@ def html(said: Content, svg: str | None, lang: Language) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    figure = Markup(svg) if svg else None  # noqa: S704  (drawn by us; names in it are escaped by matplotlib)
+    # Drawn by us; names in the figures are escaped by matplotlib.
+    figures = {figure.name: Markup(figure.svg) for figure in document.figures}  # noqa: S704
     page = environment.get_template("page.html.j2")
-    return page.render(said=said, figure=figure, lang={"en": "en", "zh": "zh-CN"}[lang], say=wording(lang))
-
-
-def text(said: Content, say: Say, *, figure: bool) -> str:
-    """Set a report as Markdown."""
-    return "\n\n".join(_blocks(said, say, figure=figure)) + "\n"
-
-
-def _blocks(said: Content, say: Say, *, figure: bool) -> Iterator[str]:
-    yield f"# {escaped(said.title)}"
-    yield f"*{escaped(said.question)}*"
-    yield f"## {say('heading_verdict')}"
-    yield escaped(say("join").join(said.lead))
-    yield "\n".join(
-        f"- **{escaped(answer.arm)}: {answer.word}.** {escaped(answer.sentence)}" for answer in said.answers
-    )
-    yield f"## {say('heading_table')}"
-    yield markdown(said.table)
-    yield from map(escaped, said.table.notes)
-    if said.floor:
-        yield escaped(said.floor)
-    if figure:
-        yield f"## {say('heading_plot')}"
-        yield f"![{say('heading_plot')}]({FIGURE}.png)"
-        yield escaped(say("plot_caption"))
-    yield f"## {say('heading_evidence')}"
-    yield "\n".join(
-        f"- {escaped(heading)}, {say('seed')} {item.seed}: [{item.perplexity}]({item.href}), "
-        f"{say('commit')} {escaped(item.commit)}, {say('command')} {escaped(item.command)}"
-        for heading, certificates in said.evidence
-        for item in certificates
-    )
-    for heading, remarks in {"heading_gaps": said.gaps, "heading_ignored": said.ignored}.items():
-        if remarks:
-            yield f"## {say(heading)}"
-            yield "\n".join(map(_remark, remarks))
-    if said.unreadable:
-        yield f"## {say('heading_unreadable')}"
-        yield "\n".join(f"- {escaped(line)}" for line in said.unreadable)
-    yield escaped(said.footer)
-
-
-def _remark(remark: Remark) -> str:
-    subject = escaped(remark.subject)
-    return f"- {f'[{subject}]({remark.href})' if remark.href else subject}: {escaped(remark.text)}"
+    return page.render(document=document, figures=figures, lang={"en": "en", "zh": "zh-CN"}[lang], say=wording(lang))

@@ -1,206 +1,257 @@
-"""The table of results: formatted once, shown in the terminal, in Markdown and on the page."""
+"""The tables of a study: formatted once, set in every medium."""
 
 from __future__ import annotations
 
-import html
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from oelm.analysis.compare import Comparison, Row
-from oelm.analysis.statistics import Difference, percent
+from oelm.analysis.ablation import Ablation, Step
+from oelm.analysis.bootstrap import Noise
+from oelm.analysis.compare import Comparison
+from oelm.analysis.convergence import Convergence
+from oelm.analysis.rows import Row
+from oelm.analysis.savings import Saving
+from oelm.analysis.tuning import Sensitivity
+from oelm.report.document import Column, Line, Table
+from oelm.report.numbers import (
+    DIRTY,
+    IMPORTED,
+    ONE_SEED,
+    marks,
+    shown_bounds,
+    shown_bytes,
+    shown_difference,
+    shown_figure,
+    shown_interval,
+    shown_margin,
+    shown_perplexity,
+    shown_probability,
+    shown_seconds,
+    shown_setting,
+    shown_share,
+)
 from oelm.report.wording import Say
-
-if TYPE_CHECKING:
-    import rich.console
-    import rich.table
-    import rich.text
-
-ONE_SEED, DIRTY = "†", "‡"
+from oelm.study import at
 
 
-@dataclass(frozen=True)
-class Column:
-    """What stands in a column, and the heading it stands under."""
-
-    name: str
-    heading: str
-
-    @property
-    def numeric(self) -> bool:
-        """Whether the cells are numbers."""
-        return self.name not in ("arm", "verdict")
-
-
-@dataclass(frozen=True)
-class Line:
-    """The formatted cells of one row, in the order of the columns."""
-
-    row: Row
-    cells: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """The results as text, ready to be set in any medium."""
-
-    columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
-    notes: tuple[str, ...]
-
-
-def results(comparison: Comparison, say: Say) -> Table:
+def results(comparison: Comparison, say: Say, noise: Noise | None = None) -> Table:
     """Format a comparison: one line per arm and place on the axes."""
-    margin = shown_percent(comparison.margin, say, signed=False)
-    reference = comparison.study.reference
-    columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+    study, measure = comparison.study, comparison.measure
+    margin = shown_margin(comparison.margin, measure, say)
+    columns = [
+        *(Column("axis", axis) for axis in study.axes),
         Column("arm", say("arm")),
+        *(Column("tuned", field) for field in study.tuned),
         Column("seeds", say("seeds")),
-        Column("perplexity", say(f"perplexity_{comparison.judged}")),
-        Column("difference", say("difference", reference=reference)),
+        Column("figure", say(f"{measure.name}_{comparison.judged}")),
+        Column("difference", say("difference", reference=study.reference)),
         Column("interval", say("interval")),
+        *([Column("noise", say("noise"))] if noise else []),
         Column("verdict", say("verdict", margin=margin)),
-        Column("trained", say("trained")),
-        Column("frozen", say("frozen")),
-        Column("speed", say("speed")),
-        Column("floor", say("floor")),
+    ]
+    lines = tuple(
+        Line(
+            tuple(_cells(comparison, row, noise or {}, say, with_noise=bool(noise))),
+            tone=row.verdict,
+            href=f"#evidence-{number}" if row.evidence else None,
+        )
+        for number, row in enumerate(comparison.rows, 1)
     )
-    lines = tuple(Line(row, tuple(_cells(row, say))) for row in comparison.rows)
-    return Table(columns, lines, tuple(_notes(comparison, say)))
+    return Table("results", tuple(columns), lines, tuple(_notes(comparison, say, with_noise=bool(noise))))
 
 
-def _cells(row: Row, say: Say) -> Iterable[str]:
-    none = say("none")
+def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say, *, with_noise: bool) -> Iterable[str]:
+    measure, none = comparison.measure, say("none")
     yield from (value for _, value in row.cell)
     yield row.arm
+    for field in comparison.study.tuned:
+        yield shown_setting(at(row.evidence[0].spec, field)) if row.evidence else none
     yield str(len(row.evidence))
-    yield shown_perplexity(row.perplexity, say) + marks(row)
-    yield shown_percent(row.difference.mean, say) if row.difference else none
-    yield shown_interval(row.difference, say)
+    yield shown_figure(row.figure, measure, say) + marks(row)
+    yield shown_difference(row.difference.mean, measure, say) if row.difference else none
+    yield shown_interval(row.difference, measure, say)
+    if with_noise:
+        yield shown_bounds(noise.get((row.arm, row.cell)), measure, say)
     yield say(row.verdict or "reference")
-    yield f"{row.parameters.trainable:,}" if row.parameters else none
-    yield f"{row.parameters.frozen:,}" if row.parameters else none
-    yield f"{row.tokens_per_second:,.0f}" if row.tokens_per_second else none
-    yield shown_perplexity(row.floor, say)
 
 
-def _notes(comparison: Comparison, say: Say) -> Iterable[str]:
-    yield say("table_note")
+def _notes(comparison: Comparison, say: Say, *, with_noise: bool) -> Iterable[str]:
+    yield say(f"table_note_{comparison.measure.name}")
+    if with_noise:
+        yield say("noise_note")
     every = "".join(marks(row) for row in comparison.rows)
-    if ONE_SEED in every:
-        yield say("mark_one_seed", mark=ONE_SEED)
-    if DIRTY in every:
-        yield say("mark_dirty", mark=DIRTY)
+    for mark, key in {ONE_SEED: "mark_one_seed", DIRTY: "mark_dirty", IMPORTED: "mark_imported"}.items():
+        if mark in every:
+            yield say(key, mark=mark)
     for field, values in comparison.mixed.items():
         yield say("mixed", field=field, values=", ".join(values))
 
 
-def marks(row: Row) -> str:
-    """Return the marks of a row's figures: from one seed, from a dirty tree."""
-    single = len(row.evidence) == 1 or (row.difference is not None and row.difference.pairs == 1)
-    return ONE_SEED * single + DIRTY * row.dirty
+def statistics_table(comparison: Comparison, say: Say) -> Table:
+    """Format what stands beside the verdict: corrected probabilities, the pooled interval, seeds still needed."""
+    columns = (
+        *(Column("axis", axis) for axis in comparison.study.axes),
+        Column("arm", say("arm")),
+        Column("pairs", say("pairs")),
+        Column("none", say("p_none")),
+        Column("margin", say("p_margin")),
+        Column("pooled", say("pooled")),
+        Column("more", say("more_seeds")),
+    )
+    lines = []
+    for number, row in enumerate(comparison.rows, 1):
+        if row.difference is None:
+            continue
+        more = row.difference.more_seeds
+        lines.append(
+            Line(
+                (
+                    *(value for _, value in row.cell),
+                    row.arm,
+                    str(row.difference.pairs),
+                    shown_probability(row.difference.p_none, say),
+                    shown_probability(row.adjusted, say),
+                    shown_bounds(row.pooled, comparison.measure, say),
+                    say("none") if more is None else str(more),
+                ),
+                href=f"#evidence-{number}",
+            )
+        )
+    return Table("statistics", columns, tuple(lines), (say("statistics_note"),))
 
 
-def shown_perplexity(value: float | None, say: Say) -> str:
-    """Write a perplexity with as many digits as seeds could ever repeat."""
-    if value is None:
-        return say("none")
-    if not math.isfinite(value):
-        return "∞"
-    return f"{value:.2f}" if value < 100 else f"{value:,.1f}"
+def ablation_table(comparison: Comparison, found: Sequence[Ablation], say: Say) -> Table:
+    """Format the steps of the ablation, each with its interval."""
+    columns = (
+        *(Column("axis", axis) for axis in comparison.study.axes),
+        Column("name", say("step")),
+        Column("words", say("step_from")),
+        Column("words", say("step_to")),
+        Column("difference", say("step_difference")),
+        Column("interval", say("interval")),
+    )
+    lines = [
+        _step(comparison, item, step, say)
+        for item in found
+        for step in (*item.steps, *([item.whole] if len(item.steps) > 1 else []))
+    ]
+    return Table("ablation", columns, tuple(lines))
 
 
-def shown_percent(log_ratio: float, say: Say, *, signed: bool = True) -> str:
-    """Write a difference of log perplexity as percent of perplexity."""
-    value = percent(log_ratio)
-    return say("percent", value=f"{value:+,.1f}" if signed else f"{value:.3g}")
+def _step(comparison: Comparison, item: Ablation, step: Step, say: Say) -> Line:
+    difference, measure = step.difference, comparison.measure
+    single = ONE_SEED if difference and difference.pairs == 1 else ""
+    return Line((
+        *(value for _, value in item.cell),
+        say(f"step_{step.name}"),
+        step.start,
+        step.end,
+        shown_difference(difference.mean, measure, say) + single if difference else say("none"),
+        shown_interval(difference, measure, say),
+    ))  # fmt: skip
 
 
-def shown_interval(difference: Difference | None, say: Say) -> str:
-    """Write the two-sided interval of a difference, if it has one."""
-    if difference is None or difference.interval is None:
-        return say("none")
-    low, high = (f"{percent(bound):+,.1f}" for bound in (difference.interval.low, difference.interval.high))
-    return say("range", low=low, high=high)
+def convergence_table(comparison: Comparison, found: Sequence[Convergence], say: Say) -> Table:
+    """Format how fast the arms learn."""
+    columns = (
+        *(Column("axis", axis) for axis in comparison.study.axes),
+        Column("arm", say("arm")),
+        Column("area", say("area")),
+        Column("interval", say("area_interval")),
+        Column("reached", say("reached")),
+        Column("steps", say("steps_to_reach")),
+        Column("seconds", say("seconds_to_reach")),
+    )
+    lines = []
+    for item in found:
+        interval = item.area_interval if item.arm != comparison.study.reference else None
+        bounds = (
+            say("range_plain", low=f"{interval.low:+.4f}", high=f"{interval.high:+.4f}") if interval else say("none")
+        )
+        lines.append(
+            Line((
+                *(value for _, value in item.cell),
+                item.arm,
+                say("none") if item.area is None else f"{item.area:.4f}",
+                bounds,
+                say("of", part=len(item.reached), whole=item.seeds),
+                say("none") if item.steps is None else f"{item.steps:,.0f}",
+                shown_seconds(item.seconds, say),
+            ))
+        )  # fmt: skip
+    return Table("convergence", columns, tuple(lines), (say("convergence_note"),))
 
 
-def terminal(table: Table, title: str, width: int) -> rich.console.Group:
-    """Set the table for a terminal of some width.
-
-    Where it does not fit upright it is laid on its side, in as many parts as it takes: no number is cut off.
-    """
-    from rich.console import Group
-    from rich.text import Text
-
-    parts = [_upright(table)]
-    size = len(table.lines)
-    while size and not all(_natural_width(part) <= width for part in parts):
-        parts = [_on_side(table, table.lines[at : at + size]) for at in range(0, len(table.lines), size)]
-        size -= 1
-    return Group(Text(title, "bold"), *parts, Text("\n".join(table.notes), "dim"))
-
-
-def _upright(table: Table) -> rich.table.Table:
-    """Set one line per arm, with headings of several words on several lines."""
-    shown = _plain_table()
-    for column in table.columns:
-        heading = "\n".join(column.heading.rsplit(" ", 1)) if column.numeric else column.heading
-        shown.add_column(_text(heading), justify="right" if column.numeric else "left")
-    for line in table.lines:
-        shown.add_row(*(_text(cell, line, column) for cell, column in zip(line.cells, table.columns, strict=True)))
-    return shown
-
-
-def _on_side(table: Table, lines: Sequence[Line]) -> rich.table.Table:
-    """Set one column per arm."""
-    shown = _plain_table(show_header=False)
-    for justify in ("left", *["right"] * len(lines)):
-        shown.add_column(justify="left" if justify == "left" else "right", overflow="fold")
-    for place, column in enumerate(table.columns):
-        cells = (_text(line.cells[place], line, column) for line in lines)
-        shown.add_row(_text(column.heading), *cells, end_section=column.name == "arm")
-    return shown
+def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], say: Say) -> Table:
+    """Format what tuning saw: a line per arm, a column per value of the grid."""
+    values = list(dict.fromkeys(point.value for item in found for point in item.points))
+    values = sorted(values) if all(isinstance(value, int | float) for value in values) else values
+    columns = (
+        *(Column("axis", axis) for axis in comparison.study.axes),
+        Column("arm", say("arm")),
+        *(Column("score", shown_setting(value)) for value in values),
+        Column("chosen", say("chosen")),
+        Column("penalty", say("penalty")),
+    )
+    lines = []
+    for item in found:
+        means = {point.value: "∞" if point.diverged else f"{point.mean:.4f}" for point in item.points}
+        chosen = say("none") if item.chosen is None else shown_setting(item.chosen)
+        penalty = item.penalty
+        lines.append(
+            Line((
+                *(value for _, value in item.cell),
+                item.arm,
+                *(means.get(value, say("none")) for value in values),
+                chosen + ("*" if item.at_edge else ""),
+                say("none") if penalty is None else ("∞" if penalty == float("inf") else f"{penalty:+.4f}"),
+            ))
+        )  # fmt: skip
+    notes = [say("tuning_note", field=found[0].field if found else "")]
+    notes += [say("edge_note")] if any(item.at_edge for item in found) else []
+    return Table("tuning", columns, tuple(lines), tuple(notes))
 
 
-def _plain_table(*, show_header: bool = True) -> rich.table.Table:
-    import rich.box
-    import rich.table
-
-    return rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=show_header)
-
-
-def _text(cell: str, line: Line | None = None, column: Column | None = None) -> rich.text.Text:
-    """Return a cell, a verdict in its colour. As Text, not str: a name is never read as markup."""
-    from rich.text import Text
-
-    colours = {"met": "green", "not met": "red", "undecided": "yellow", None: "dim"}
-    return Text(cell, colours[line.row.verdict] if line and column and column.name == "verdict" else "")
-
-
-def _natural_width(shown: rich.table.Table) -> int:
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    console = Console(width=10_000)
-    return Measurement.get(console, console.options, shown).maximum
-
-
-def markdown(table: Table) -> str:
-    """Set the table in Markdown."""
-    return "\n".join([
-        _markdown_line(column.heading for column in table.columns),
-        _markdown_line(("---:" if column.numeric else ":---" for column in table.columns), literal=True),
-        *(_markdown_line(line.cells) for line in table.lines),
-    ])  # fmt: skip
+def cost_table(comparison: Comparison, found: Sequence[Saving], say: Say) -> Table:
+    """Format what the arms need, beside what they can save."""
+    by_place = {(item.arm, item.cell): item for item in found}
+    columns = (
+        *(Column("axis", axis) for axis in comparison.study.axes),
+        Column("arm", say("arm")),
+        Column("trained", say("trained")),
+        Column("frozen", say("frozen")),
+        Column("optimizer", say("optimizer_bytes")),
+        Column("memory", say("peak_memory")),
+        Column("speed", say("speed")),
+        Column("bound", say("flop_bound")),
+        Column("time", say("time_saved")),
+    )
+    lines = tuple(
+        Line(tuple(_cost_cells(row, by_place.get((row.arm, row.cell)), say)), href=f"#evidence-{number}")
+        for number, row in enumerate(comparison.rows, 1)
+        if row.evidence
+    )
+    notes = [say("cost_note"), *(say("unexplained", arm=item.arm) for item in found if item.unexplained)]
+    return Table("cost", columns, lines, tuple(notes))
 
 
-def _markdown_line(cells: Iterable[str], *, literal: bool = False) -> str:
-    return "| " + " | ".join(cell if literal else escaped(cell) for cell in cells) + " |"
+def _cost_cells(row: Row, saving: Saving | None, say: Say) -> Iterable[str]:
+    none, record = say("none"), row.evidence[0].record
+    yield from (value for _, value in row.cell)
+    yield row.arm
+    yield f"{row.parameters.trainable:,}" if row.parameters else none
+    yield f"{row.parameters.frozen:,}" if row.parameters else none
+    yield shown_bytes(record.cost.optimizer_bytes if record.cost else None, say)
+    yield shown_bytes(record.result.peak_memory_bytes if record.result else None, say)
+    yield f"{row.tokens_per_second:,.0f}" if row.tokens_per_second else none
+    yield shown_share(saving.flops, say) if saving else none
+    if saving is None or saving.time is None:
+        yield none
+        return
+    interval = saving.time_interval
+    bounds = f" ({100 * interval.low:.1f} … {100 * interval.high:.1f})" if interval else ONE_SEED
+    yield shown_share(saving.time, say) + bounds + (" !" if saving.unexplained else "")
 
 
-def escaped(text: str) -> str:
-    """Return text that Markdown shows as it is: no markup, no HTML, no new cell."""
-    flat = html.escape(" ".join(text.split()), quote=False)
-    return "".join(f"\\{letter}" if letter in "\\`*_[]|#~" else letter for letter in flat)
+def floors(comparison: Comparison, say: Say) -> list[str]:
+    """Return the perplexities that no model can beat, as written."""
+    return list(dict.fromkeys(shown_perplexity(row.floor, say) for row in comparison.rows if row.floor))

@@ -5,10 +5,11 @@ The two stand side by side, so that none is changed alone. Names of arms, fields
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from oelm.errors import UnknownName
+from oelm.report.sentences import EVIDENCE, FINAL
 
 Language = Literal["en", "zh"]
 Say = Callable[..., str]
@@ -85,19 +86,17 @@ SENTENCES: dict[str, tuple[str, str]] = {
     "trained": ("trained", "训练参数"),
     "frozen": ("frozen", "冻结参数"),
     "speed": ("tokens/s", "词元/秒"),
-    "floor": ("floor", "下界"),
-    "table_note": (
+    "learning_rate": ("learning rate", "学习率"),
+    "table_note_perplexity": (
         (
             "Perplexities are geometric means over seeds, at the end of training. Differences are paired "
             "by seed: the same data order, and the same initial weights wherever the method does not touch "
             "them. The verdict rests on one-sided 95 % bounds, which are a little narrower than the "
-            "two-sided interval. Tokens per second are what the runs had while others may have shared the "
-            "machine: no benchmark."
+            "two-sided interval."
         ),
         (
             "困惑度为各种子在训练结束时的几何平均。差异按种子配对：数据顺序相同，方法未改动之处初始权重也相"
-            "同。判定依据单侧 95% 界限，比双侧区间略窄。词元/秒是运行时的实测值，机器可能同时被其他任务占"
-            "用，不能当作基准测试。"
+            "同。判定依据单侧 95% 界限，比双侧区间略窄。"
         ),
     ),
     "mark_one_seed": (
@@ -151,6 +150,10 @@ SENTENCES: dict[str, tuple[str, str]] = {
     ),
     "seed": ("seed", "种子"),
     "perplexity": ("perplexity", "困惑度"),
+    "accuracy": ("accuracy", "准确率"),
+    "file": ("file", "文件"),
+    "and_more": ("{count} more are not listed here.", "另有 {count} 条未列出。"),
+    "contents": ("Contents", "目录"),
     "record": ("record", "记录"),
     "spec": ("spec", "配置"),
     "commit": ("commit", "提交"),
@@ -176,10 +179,12 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "Made by oelm {version} from the records below {root}.",
         "由 oelm {version} 根据 {root} 下的记录生成。",
     ),
+    **EVIDENCE,
+    **FINAL,
 }
 
 
-def wording(language: str) -> Say:
+def wording(language: str, sentences: Mapping[str, tuple[str, str]] = SENTENCES) -> Say:
     """Return the speaker of a language: key and values in, sentence out."""
     languages = get_args(Language)
     if language not in languages:
@@ -187,6 +192,6 @@ def wording(language: str) -> Say:
     column = languages.index(language)
 
     def say(key: str, **values: Any) -> str:
-        return SENTENCES[key][column].format(**values)
+        return sentences[key][column].format(**values)
 
     return say

@@ -4,20 +4,56 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 
+from oelm.errors import SlurmUnreachable
+from oelm.runner.claim import Claim
 from oelm.runner.queue import Board, Entry
+from oelm.runner.slurm_queue import Job, read_job, slurm, write_job
 
 
 def cancel(board: Board) -> list[str]:
-    """Ask every run at work to save itself; return in words what was done about each."""
-    return [_asked(entry) for entry in board.entries if entry.state == "running"]
+    """Ask every run at work to save itself, take back every queued one; return in words what was done about each."""
+    entries = [entry for entry in board.entries if entry.state in ("running", "queued")]
+    answers = [_asked(entry, entry.claim) for entry in entries if entry.claim and not _by_slurm(entry)]
+    jobs = [(entry, entry.job) for entry in entries if entry.job and entry.job.is_live]
+    for entry, _ in jobs:
+        _marked(entry)
+    waiting = [(entry, job) for entry, job in jobs if job.is_waiting]
+    started = [(entry, job) for entry, job in jobs if not job.is_waiting]
+    try:
+        if waiting:
+            slurm("scancel", *_ids(waiting))
+            answers += [f"{entry.name}: took job {job.id} out of Slurm's queue." for entry, job in waiting]
+        if started:  # a signal alone: scancel would kill whoever takes longer to save than the cluster's KillWait
+            slurm("scancel", "--signal=TERM", *_ids(started))
+            answers += [f"{entry.name}: asked job {job.id} to save itself and stop." for entry, job in started]
+    except SlurmUnreachable as error:
+        board.slurm.trouble = str(error)
+    if board.slurm.trouble:
+        answers.append(f"{board.slurm.trouble} What it has in hand goes on; try again when it answers.")
+    return answers
 
 
-def _asked(entry: Entry) -> str:
-    claim = entry.claim
-    if claim is None or not claim.is_here:
-        where = claim.host if claim else "elsewhere"
-        return f"{entry.name}: at work on {where}, out of reach; call oelm cancel there."
+def _by_slurm(entry: Entry) -> bool:
+    """Whether the process at work is the run's job, and not somebody's beside a job that still waits."""
+    return bool(entry.job and entry.job.is_live and not entry.job.is_waiting)
+
+
+def _ids(jobs: Sequence[tuple[Entry, Job]]) -> list[str]:
+    return [job.id for _, job in jobs]
+
+
+def _marked(entry: Entry) -> None:
+    """Note the wish before Slurm is told, for whoever watches and for a job that is just starting."""
+    record = read_job(entry.directory) if entry.directory else None
+    if record and entry.directory:
+        write_job(entry.directory, record.model_copy(update={"cancelled": True}))
+
+
+def _asked(entry: Entry, claim: Claim) -> str:
+    if not claim.is_here:
+        return f"{entry.name}: at work on {claim.host}, out of reach; call oelm cancel there."
     try:
         os.kill(claim.pid, signal.SIGTERM)
     except ProcessLookupError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +15,13 @@ from oelm.data.grouped import GroupedBatches, in_order_of_length
 from oelm.files import write_atomically
 from oelm.models.classifier import Classifier, build_classifier
 from oelm.models.writer import Writer, build_writer
+from oelm.record.losses import TestLossesRecord, write_test_losses
 from oelm.record.schema import DataRecord
 from oelm.spec.data import ExamplesSpec, Split
 from oelm.spec.run import RunSpec
 from oelm.train.evaluate import Measured
 from oelm.train.precision import autocast
 
-TEST_LOSSES = "test_losses.json"
 EVALUATION_BATCH = 64
 SHOWN = 12
 """How many test rows are written for people to read."""
@@ -130,8 +129,8 @@ class ClassificationTask:
     def write_artefacts(self, directory: Path, _model: nn.Module, judged: Measured | None) -> None:
         """Write which test rows are right, for paired comparisons, and some of them for people."""
         assert isinstance(judged, Judged)  # noqa: S101  (labelled text has a test split, and this task measured it)
-        right = {"kind": "examples", "correct": judged.correct.astype(int).tolist()}
-        write_atomically(directory / TEST_LOSSES, json.dumps(right) + "\n")
+        right = TestLossesRecord(kind="examples", correct=tuple(judged.correct.astype(int).tolist()))
+        write_test_losses(directory, right)
         texts, names = self.examples.texts.splits["test"].texts, self.examples.labels
         wrong_first = np.argsort(judged.correct, kind="stable")[: SHOWN // 2]
         shown = [*wrong_first, *(row for row in range(SHOWN) if row < len(texts) and row not in wrong_first)][:SHOWN]

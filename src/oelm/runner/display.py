@@ -22,7 +22,14 @@ from oelm.runner.queue import Board, Entry
 PLAIN_SECONDS = 15.0
 """How often a run's place is told where there is no terminal."""
 _SHOWN_STATES = ("running", "failed", "interrupted")
-_COLOURS = {"failed": "red", "interrupted": "yellow", "running": "green", "complete": "dim", "diverged": "yellow"}
+_COLOURS = {
+    "failed": "red",
+    "interrupted": "yellow",
+    "running": "green",
+    "queued": "cyan",
+    "complete": "dim",
+    "diverged": "yellow",
+}
 
 
 def facts(entry: Entry) -> dict[str, Any]:
@@ -46,6 +53,8 @@ def facts(entry: Entry) -> dict[str, Any]:
         "seconds_left": left,
         "device": entry.claim.device if entry.claim else None,
         "host": entry.claim.host if entry.claim else None,
+        "job": entry.job.id if entry.job else None,
+        "job_state": str(entry.job) if entry.job else None,
         "directory": str(entry.directory) if entry.directory else None,
         "failure": reason(entry),
     }
@@ -79,6 +88,8 @@ def _cells(entry: Entry) -> list[RenderableType]:
     loss = now["loss"] if entry.state == "running" else None
     final = now["test_perplexity"]
     where = f"{now['device']} on {now['host']}" if entry.claim and not entry.claim.is_here else now["device"] or ""
+    if entry.state == "queued":
+        where = str(now["job_state"])
     ppl = perplexity(loss) if loss is not None else final
     quality = f"{ppl:.2f}" if ppl is not None and math.isfinite(ppl) else ""
     if _is_labelled(entry):
@@ -175,6 +186,7 @@ def as_json(board: Board) -> str:
             "total": len(board.entries),
             "runs": [facts(entry) for entry in board.entries],
             "unreadable": list(board.troubles),
+            "slurm_unreachable": board.slurm.trouble,
         },
         indent=1,
         allow_nan=False,

@@ -17,13 +17,22 @@ from oelm.files import write_atomically
 from oelm.models.attention import attention_summary
 from oelm.models.generate import generate
 from oelm.models.gpt import GPT
+from oelm.record.losses import TestLossesRecord, write_test_losses
 from oelm.record.schema import DataRecord
+from oelm.runner.documents import DocumentLosses
 from oelm.spec.data import Split
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
 from oelm.train.evaluate import Measured, mean_loss
 
 SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS = 3, 24, 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByDocument(Measured):
+    """A test split measured, with what each of its documents cost."""
+
+    losses: TestLossesRecord
 
 
 @dataclass(frozen=True)
@@ -59,13 +68,17 @@ class LanguageTask:
         return self.measure(model, "val", self.run.train.eval_tokens)
 
     def measure(self, model: nn.Module, split: Split, limit: int | None = None) -> Measured:
-        """Measure a whole split, or its first tokens."""
+        """Measure a whole split, or its first tokens; the whole of `test` also by document."""
         batches = evaluation_batches(
             self.tokens.split(split),
             context=self.context,
             limit=limit,
             batch_size=max(1, self.run.train.batch_size // self.run.train.accumulation),
         )
+        if split == "test" and limit is None and isinstance(model, GPT):
+            by_document = DocumentLosses(model)
+            loss = mean_loss(by_document, batches, self.device, self.run.train.precision)
+            return ByDocument(loss, losses=by_document.record(self.tokens))
         return Measured(mean_loss(model, batches, self.device, self.run.train.precision))
 
     @property
@@ -88,9 +101,11 @@ class LanguageTask:
             tokens={split: self.tokens.num_tokens(split) for split in self.tokens.splits},
         )
 
-    def write_artefacts(self, directory: Path, model: nn.Module, _test: Measured | None) -> None:
-        """Write what the heads look at, and continuations of some validation windows."""
+    def write_artefacts(self, directory: Path, model: nn.Module, test: Measured | None) -> None:
+        """Write the losses by document, what the heads look at, and continuations of some validation windows."""
         assert isinstance(model, GPT)  # noqa: S101  (what this task builds)
+        if isinstance(test, ByDocument):
+            write_test_losses(directory, test.losses)
         ids, _ = self.batches.batch(0, slice(0, 4))
         summary = attention_summary(model, ids.to(self.device))
         write_atomically(directory / "attention.json", json.dumps(asdict(summary)) + "\n")

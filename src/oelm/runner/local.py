@@ -43,7 +43,7 @@ class Slot:
     @property
     def directory(self) -> Path:
         """Where the run is."""
-        return _of(self.entry)
+        return directory_of(self.entry)
 
 
 class LocalRunner:
@@ -58,7 +58,7 @@ class LocalRunner:
         console: Console | None = None,
         gpus: Callable[[], Gpus] = Gpus,
     ) -> None:
-        self.board, self.slots, self.retries = board, slots, retries
+        self.board, self.slots, self.retries = board, checked(slots), retries
         self.console = console or Console()
         self._make_gpus = gpus
         self._gpus: Gpus | None = None
@@ -67,14 +67,15 @@ class LocalRunner:
         self._looked = self._asked = 0.0
         self._waiting_for = ""
         self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if slots is not None and slots < 1:
-            raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
 
     def run(self) -> int:
         """Work until nothing is left to do; return how many runs are left undone.
 
         Ctrl-C, SIGTERM or a closed terminal ask every run to save itself, and wait for them.
         """
+        for entry in self.board.entries:
+            if entry.trouble:
+                self._say(entry, f"cannot be run: {entry.trouble}")
         before = {number: signal.signal(number, _interrupt) for number in _asked_to_stop()}
         try:
             with shown(self.board, self.console, lambda: self._waiting_for) as refresh:
@@ -87,7 +88,7 @@ class LocalRunner:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self.board.count("failed", "interrupted", "waiting")
+        return self.board.count("failed", "interrupted", "waiting", "queued")
 
     def _step(self) -> bool:
         """Collect what has ended, start what fits; return whether there is more to do."""
@@ -103,7 +104,7 @@ class LocalRunner:
     def _startable(self, entry: Entry) -> bool:
         """Whether to start a run: what failed before gets a new chance, but within one call only `retries` more."""
         open_to_us = entry.state in ("waiting", "interrupted", "failed") and not entry.trouble
-        return open_to_us and self._tries.get(_of(entry), 0) <= self.retries
+        return open_to_us and self._tries.get(directory_of(entry), 0) <= self.retries
 
     def _fill(self) -> None:
         self._waiting_for = ""
@@ -149,7 +150,7 @@ class LocalRunner:
         return None
 
     def _start(self, entry: Entry, gpus: tuple[str, ...]) -> None:
-        directory = _of(entry)
+        directory = directory_of(entry)
         self._tries[directory] = self._tries.get(directory, 0) + 1
         write_atomically(directory / "spec.json", entry.run.model_dump_json(indent=1) + "\n")
         environment = {**os.environ, "OMP_NUM_THREADS": str(entry.run.train.threads)}
@@ -207,7 +208,14 @@ class LocalRunner:
         self.console.print(f"{entry.name}: {words}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _of(entry: Entry) -> Path:
+def checked(slots: int | None) -> int | None:
+    """Refuse a number of slots in which nothing could start."""
+    if slots is not None and slots < 1:
+        raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
+    return slots
+
+
+def directory_of(entry: Entry) -> Path:
     """Return a run's directory, which it has once it is bound to its data."""
     if entry.directory is None:
         raise UsageError(f"{entry.name} is not bound to its data, so it has no folder to run in.")

@@ -1,4 +1,4 @@
-"""Where every run of a study stands: done, at work (here or elsewhere), waiting, failed.
+"""Where every run of a study stands: done, at work (here or elsewhere), queued in Slurm, waiting, failed.
 
 Nothing is kept but the run directories; the board is made from them and can be made again at any time.
 """
@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from oelm.errors import BadRecord, UnknownName
+from oelm.errors import BadRecord, OelmError, UnknownName
 from oelm.files import write_atomically
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE, Stage, by_declaration, is_settled, stage_of
 from oelm.record.store import RECORD, find_records, read_record, run_directory
+from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
+from oelm.runner.slurm_queue import Job, SlurmQueue, find_jobs
 from oelm.spec.run import RunSpec, declared, fingerprint
 from oelm.study import AnyStudy
 
-State = Literal["complete", "diverged", "running", "interrupted", "failed", "waiting"]
+State = Literal["complete", "diverged", "running", "queued", "interrupted", "failed", "waiting"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,10 @@ class Entry:
     """None: nothing has begun, and where it will be is not known before the run is bound to its data."""
     record: RunRecord | None = None
     claim: Claim | None = None
+    job: Job | None = None
+    """What it was given to Slurm as, if it was."""
     trouble: str | None = None
-    """Why its record cannot be read. Such a run is never started over what is there."""
+    """Why its record cannot be read, or its data not be had. Nothing is started then, least of all over a record."""
 
     @property
     def name(self) -> str:
@@ -49,6 +53,8 @@ class Entry:
             return "complete" if self.record.status == "complete" else "diverged"
         if self.claim:
             return "running"
+        if self.job and self.job.is_live:
+            return "queued"
         if self.record is None:
             return "waiting"
         return "failed" if self.record.status == "failed" else "interrupted"
@@ -68,8 +74,13 @@ class Board:
         self.study, self.root, self.only, self._bind = study, root, only, bind
         found, bad = find_records(root) if root.is_dir() else ([], [])
         self.troubles = tuple(map(str, bad))
-        self._directories = {fingerprint(declared(record.spec)): directory for directory, record in found}
+        given = find_jobs(root)
+        self._directories = {job.run: directory for directory, job in given.items()}
+        self._directories |= {fingerprint(declared(record.spec)): directory for directory, record in found}
+        settled = {directory for directory, record in found if is_settled(record)}
+        self.slurm = SlurmQueue([job.job for directory, job in given.items() if directory not in settled])
         self._records = by_declaration(record for _, record in found)
+        self._neighbours = Neighbours(root)
         self.stage: Stage
         self.entries: list[Entry]
         self.advance()
@@ -92,7 +103,7 @@ class Board:
     def refresh(self, entry: Entry) -> Entry:
         """Look at one run again."""
         place = next(place for place, known in enumerate(self.entries) if known.directory == entry.directory)
-        fresh = _looked_up(entry.run, entry.directory)
+        fresh = _looked_up(entry.run, entry.directory, self.slurm)
         self.entries[place] = fresh
         if fresh.record:
             self._records[fingerprint(declared(entry.run))] = fresh.record
@@ -101,6 +112,13 @@ class Board:
     def count(self, *states: State) -> int:
         """Count the runs in some states."""
         return sum(entry.state in states for entry in self.entries)
+
+    @property
+    def lost(self) -> int:
+        """How many runs of the last stage diverged: answers where a rate is tuned, holes where it is confirmed."""
+        confirming = {fingerprint(run) for run in self.stage.confirm}
+        diverged = (entry.run for entry in self.entries if entry.state == "diverged")
+        return sum(fingerprint(declared(run)) in confirming for run in diverged)
 
     @property
     def progress(self) -> str:
@@ -116,20 +134,27 @@ class Board:
     def _entry(self, run: RunSpec) -> Entry:
         key = fingerprint(run)
         if self._bind:
-            run = self._bind(run)
-            directory: Path | None = run_directory(self.root, run)
-        else:
-            directory = self._directories.get(key)
-        return _looked_up(run, directory)
+            try:
+                run = self._bind(run)
+            except OelmError as error:  # its data are not to be had: told, while the other runs go on
+                return Entry(run, None, trouble=str(error))
+            known = self._directories.get(key)
+            mine = known is not None and known.name.endswith(f"_{fingerprint(run)}")
+            directory = known if known is not None and mine else run_directory(self.root, run)
+            if not mine and not directory.exists() and self._neighbours.adopt(fingerprint(run), directory):
+                self._records[key] = read_record(directory)
+            return _looked_up(run, directory, self.slurm)
+        return _looked_up(run, self._directories.get(key), self.slurm)
 
 
-def _looked_up(run: RunSpec, directory: Path | None) -> Entry:
+def _looked_up(run: RunSpec, directory: Path | None, slurm: SlurmQueue) -> Entry:
     if directory is None:
         return Entry(run, None)
     claim = holder(directory)  # before the record: one that ends between the two looks has then written its end
+    job = slurm.of(directory)
     if not (directory / RECORD).exists():
-        return Entry(run, directory, claim=claim)
+        return Entry(run, directory, claim=claim, job=job)
     try:
-        return Entry(run, directory, read_record(directory), claim)
+        return Entry(run, directory, read_record(directory), claim, job)
     except BadRecord as error:
-        return Entry(run, directory, claim=claim, trouble=str(error))
+        return Entry(run, directory, claim=claim, job=job, trouble=str(error))

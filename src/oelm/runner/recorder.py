@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from oelm.errors import Diverged
-from oelm.record.environment import environment
+from oelm.record.environment import command_line, environment
 from oelm.record.schema import EnvironmentRecord, Failure, RunRecord, SecondsRecord, Status
 from oelm.record.store import RECORD, read_record, write_record
 from oelm.spec.run import RunSpec, fingerprint
@@ -90,7 +91,7 @@ class Recorder:
 
     def _where(self) -> EnvironmentRecord:
         device = torch.cuda.get_device_name() if self.world.device.type == "cuda" else "cpu"
-        return environment(device, torch.__version__)
+        return environment(device, torch.__version__, command_line(sys.orig_argv, self.directory))
 
 
 def _kind_of(error: BaseException) -> Failure:

@@ -13,11 +13,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 from oelm import surgery
-from oelm.errors import RunFailed, UsageError
+from oelm.errors import NotCarriedOut, RunFailed, UsageError
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
 from oelm.models.families import architecture_of
-from oelm.models.gpt import GPT
 from oelm.record.schema import CostRecord, ParametersRecord, ResultRecord, RunRecord
 from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_timing
@@ -108,9 +107,11 @@ def _carry_out(
     model = build_model(run, data, here.device)
     audit = surgery.apply(model, run.method, seed=run.seed)
     task = task_of(run, data, model, here.device)
-    cost = training_cost(model, run.train.batch_size, task.length) if isinstance(model, GPT) else None
+    cost = _cost(model, run, task)
     recorder.facts |= {
-        "parameters": ParametersRecord(total=audit.total, trainable=audit.trainable, frozen=audit.frozen),
+        "parameters": ParametersRecord(
+            total=audit.total, trainable=audit.trainable, frozen=audit.frozen, qk=audit.qk, repair=audit.repair
+        ),
         "cost": CostRecord(**asdict(cost)) if cost else None,
         "data": task.data_record(),
     }
@@ -138,6 +139,13 @@ def _carry_out(
         recorder.write("running")
         training.run()
         return _conclude(model, task, cost, recorder, observer)
+
+
+def _cost(model: nn.Module, run: RunSpec, task: AnyTask) -> Cost | None:
+    try:
+        return training_cost(model, run.train.batch_size, task.length)
+    except NotCarriedOut:  # a model whose step cannot be counted from shapes trains all the same
+        return None
 
 
 def _training(

@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from oelm.errors import InvalidSpec, UnknownName
 from oelm.spec.base import Spec
+from oelm.spec.repair import RepairSpec
 
 Role = Literal["q", "k", "v", "o", "ffn"]
 Site = Literal["self", "encoder", "decoder", "cross"]
@@ -27,7 +28,8 @@ class InitSpec(Spec):
     """What is drawn into every Q and K projection the method reaches.
 
     `host` leaves the weights as the model made them and `absent` removes Q and K, so that attention is uniform.
-    `gain` multiplies what is drawn; `matched` rescales each head to the Frobenius norm of an orthogonal one.
+    `gain` multiplies what is drawn (with `host`: what is there), so that the logits start gain^2 times as large;
+    `matched` rescales each head to the Frobenius norm of an orthogonal one.
     """
 
     shape: Literal["host", "normal", "orthogonal", "slice", "hadamard", "absent"] = "host"
@@ -38,10 +40,10 @@ class InitSpec(Spec):
     """Of each entry of a `normal` draw that is not matched in scale."""
     matched: bool = False
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    """b of K_h = b Q_h + sqrt(1 - b^2) Z_h, head by head: at 1 a head compares tokens by one and the same map."""
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:
-        drawn = self.shape in ("normal", "orthogonal", "slice", "hadamard")
         if self.scope == "global" and self.shape != "orthogonal":
             raise ValueError(f"scope='global' is one QR over all heads: it goes with 'orthogonal', not {self.shape!r}")
         if self.source == "current" and self.shape not in ("normal", "orthogonal"):
@@ -56,9 +58,20 @@ class InitSpec(Spec):
                 f"them; no other shape has a deviation (shape={self.shape!r}, "
                 f"deviation={self.deviation}, matched={self.matched})"
             )
-        if (self.gain != 1.0 or self.correlation != 0.0) and not drawn:
-            raise ValueError(f"gain and correlation shape what is drawn, and {self.shape!r} draws nothing")
+        if self.gain != 1.0 and self.shape == "absent":
+            raise ValueError("gain scales Q and K, and 'absent' leaves none")
+        correlates = self.shape in ("normal", "orthogonal") and (self.scope, self.source) == ("head", "fresh")
+        if self.correlation != 0.0 and not correlates:
+            raise ValueError(
+                "correlation mixes fresh draws head by head: it goes with 'normal' or 'orthogonal', scope='head' and "
+                f"source='fresh', not shape={self.shape!r}, scope={self.scope!r}, source={self.source!r}"
+            )
         return self
+
+    @property
+    def draws(self) -> bool:
+        """Whether Q and K get other values than those they have."""
+        return self.shape not in ("host", "absent") or self.gain != 1.0
 
 
 class FreezeSpec(Spec):
@@ -114,33 +127,11 @@ class ScheduleSpec(Spec):
     every: Annotated[int, Field(ge=2)] | None = None
 
 
-class RepairSpec(Spec):
-    """Everything that changes the Q/K logits beyond the two projections. All off by default, free for any arm."""
-
-    key_shift: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The share of heads that read the key of the token before."""
-    temperature: bool = False
-    """A trained factor on each head's logits, one at the start."""
-    qk_norm: bool = False
-    """Normalise each head's queries and keys."""
-    core: bool = False
-    """A trained K x K matrix per head between the frozen frames."""
-    diagonal: bool = False
-    """A trained diagonal on the input of Q and of K."""
-    low_rank: Annotated[int, Field(ge=0)] = 0
-    """The rank of a trained residual on frozen Q/K."""
-    position_bias: bool = False
-    """A trained bias per head and distance."""
-    key_mix: bool = False
-    """A trained mixture, per head, of a token's key and the one before."""
-
-    def active(self) -> tuple[str, ...]:
-        """Name the repairs that are on."""
-        return tuple(name for name in type(self).model_fields if getattr(self, name))
-
-
 class RatesSpec(Spec):
-    """Multipliers on the learning rate: by role, by layer, and geometric by depth (the last layer has 1)."""
+    """Multipliers on the learning rate: by role, by layer, and geometric by depth (the last layer has 1).
+
+    A repair learns at the rate of its layer; the role of the projection it repairs has no say in it.
+    """
 
     roles: dict[Role, PositiveFloat] = {}
     layers: dict[int, PositiveFloat] = {}
@@ -165,6 +156,11 @@ class MethodSpec(Spec):
             both = {"q", "k"} & set(self.freeze.roles) or self.repair.active()
             if both:
                 raise ValueError(f"init.shape='absent' leaves no Q or K for {sorted(both)} to act on")
+        if self.repair.qk_norm and self.init.gain != 1.0:
+            raise ValueError(
+                f"repair.qk_norm gives every query and key one norm, so that init.gain={self.init.gain} would "
+                "scale nothing; leave one of them off"
+            )
         return self
 
     @property
@@ -177,7 +173,22 @@ _QK: tuple[Role, ...] = ("q", "k")
 _ORTHOGONAL = InitSpec(shape="orthogonal")
 _FROM_CURRENT = InitSpec(shape="orthogonal", source="current")
 _FROZEN = FreezeSpec(roles=_QK)
-_SHIFT = RepairSpec(key_shift=0.5)
+
+PARTS: dict[str, tuple[Literal["init", "repair", "rates"], str, bool | int | float | None]] = {
+    "shift": ("repair", "key_shift", 0.5),
+    "temperature": ("repair", "temperature", True),
+    "qk-norm": ("repair", "qk_norm", True),
+    "core": ("repair", "core", True),
+    "diagonal": ("repair", "diagonal", True),
+    "low-rank": ("repair", "low_rank", 4),
+    "bias": ("repair", "position_bias", True),
+    "mix": ("repair", "key_mix", True),
+    "correlated": ("init", "correlation", 0.5),
+    "gain": ("init", "gain", None),
+    "layer-rates": ("rates", "layer_decay", None),
+}
+"""What can be added to a method by name: the field it sets, and to what unless told (None: it must be told)."""
+_REPAIRED = ("shift", "temperature", "qk-norm", "core", "diagonal", "low-rank", "bias", "mix", "core+diagonal")
 
 METHODS: dict[str, MethodSpec] = {
     "baseline": MethodSpec(),
@@ -197,8 +208,6 @@ METHODS: dict[str, MethodSpec] = {
     "oelm-slice": MethodSpec(init=InitSpec(shape="slice"), freeze=_FROZEN),
     "oelm-hadamard": MethodSpec(init=InitSpec(shape="hadamard"), freeze=_FROZEN),
     "uniform": MethodSpec(init=InitSpec(shape="absent")),
-    "oelm-shift": MethodSpec(init=_ORTHOGONAL, freeze=_FROZEN, repair=_SHIFT),
-    "baseline-shift": MethodSpec(repair=_SHIFT),
 }
 
 FORMS = {
@@ -206,20 +215,27 @@ FORMS = {
     "oelm-progressive": "oelm-progressive:START-STOP[:first|:last], layers unfrozen one by one between two "
     "fractions of training, the last layer first unless told, e.g. oelm-progressive:0.2-0.8",
     "oelm-every": "oelm-every:N, Q/K updated on each N-th step, e.g. oelm-every:10",
+    "train-then-freeze": "train-then-freeze:FRACTION[:orthogonal], Q/K trained up to that fraction of training and "
+    "frozen from there, starting as the model has them unless told, e.g. train-then-freeze:0.3",
+    "unfreeze-late": "unfreeze-late:FRACTION, orthogonal Q/K frozen up to that fraction of training and trained from "
+    "there, e.g. unfreeze-late:0.8",
 }
+COMPOSED = (
+    "NAME+PART[=VALUE]+..., a method (oelm stands for oelm-freeze) with parts added, each one of "
+    + ", ".join(name if default is not None else f"{name}=VALUE" for name, (_, _, default) in PARTS.items())
+    + ", e.g. oelm+core+bias or baseline+low-rank=8"
+)
 
 
 def oelm_partial(*trained: int) -> MethodSpec:
     """Freeze Q/K for good in all layers but `trained`; every layer starts orthogonal."""
-    release = Change(action="unfreeze", at=0, layers=trained)
-    return METHODS["oelm-freeze"].model_copy(update={"schedule": ScheduleSpec(changes=(release,))})
+    return _scheduled(Change(action="unfreeze", at=0, layers=trained))
 
 
 def oelm_progressive(start: float, stop: float, order: Literal["first", "last"] = "last") -> MethodSpec:
     """Unfreeze Q/K layer by layer between two fractions of training."""
     way: Literal["first-to-last", "last-to-first"] = "first-to-last" if order == "first" else "last-to-first"
-    sweep = Sweep(action="unfreeze", start=start, stop=stop, order=way)
-    return METHODS["oelm-freeze"].model_copy(update={"schedule": ScheduleSpec(changes=(sweep,))})
+    return _scheduled(Sweep(action="unfreeze", start=start, stop=stop, order=way))
 
 
 def oelm_every(steps: int) -> MethodSpec:
@@ -227,17 +243,55 @@ def oelm_every(steps: int) -> MethodSpec:
     return METHODS["oelm-freeze"].model_copy(update={"schedule": ScheduleSpec(every=steps)})
 
 
+def train_then_freeze(fraction: float, *, orthogonal: bool = False) -> MethodSpec:
+    """Train Q/K up to a fraction of training, from where the baseline starts or from orthogonal, then freeze them."""
+    return _scheduled(Change(action="freeze", at=fraction), "oelm-freeze" if orthogonal else "frozen-as-is")
+
+
+def unfreeze_late(fraction: float) -> MethodSpec:
+    """Keep orthogonal Q/K frozen up to a fraction of training, then train them."""
+    return _scheduled(Change(action="unfreeze", at=fraction))
+
+
+def _scheduled(change: Change | Sweep, name: str = "oelm-freeze") -> MethodSpec:
+    return METHODS[name].model_copy(update={"schedule": ScheduleSpec(changes=(change,))})
+
+
 def named_method(name: str) -> MethodSpec:
-    """Return the method of a name, or of a parametrised form such as `oelm-every:10`."""
+    """Return the method of a name, of a parametrised form such as `oelm-every:10`, or of either with parts added."""
     if name in METHODS:
         return METHODS[name]
-    form, _, argument = name.partition(":")
-    if form not in FORMS:
-        raise UnknownName("method", name, METHODS, "Parametrised: " + "; ".join(FORMS.values()) + ".")
+    base, *parts = name.split("+")
+    form, _, argument = base.partition(":")
+    if parts:
+        form, method = COMPOSED, named_method("oelm-freeze" if base == "oelm" else base)
+    elif form not in FORMS:
+        forms = "; ".join((*FORMS.values(), COMPOSED))
+        raise UnknownName("method", name, METHODS, f"Parametrised: {forms}.")
     try:
-        return _parametrised(form, argument)
+        return composed(method, *parts) if parts else _parametrised(form, argument)
     except ValueError as error:
-        raise InvalidSpec(f"{name!r} is not of the form {FORMS[form]} ({error}).") from error
+        raise InvalidSpec(f"{name!r} is not of the form {FORMS.get(form, form)} ({error}).") from error
+
+
+def composed(method: MethodSpec, *parts: str) -> MethodSpec:
+    """Add parts, such as `core` or `low-rank=8`, to a method that has none of them yet."""
+    for part in parts:
+        name, _, value = part.partition("=")
+        if name not in PARTS:
+            raise UnknownName("part of a method", name, PARTS)
+        section, field, default = PARTS[name]
+        whole = getattr(method, section)
+        if getattr(whole, field) != type(whole).model_fields[field].default:
+            raise ValueError(f"{name!r} stands twice")
+        if value and default is True:
+            raise ValueError(f"{name!r} is on or off and takes no value")
+        if not value and default is None:
+            raise ValueError(f"{name!r} needs a value")
+        # Built anew, not copied, so that what does not go together is refused.
+        changed = type(whole).model_validate({**dict(whole), field: value or default})
+        method = MethodSpec.model_validate({**dict(method), section: changed})
+    return method
 
 
 def _parametrised(form: str, argument: str) -> MethodSpec:
@@ -245,8 +299,24 @@ def _parametrised(form: str, argument: str) -> MethodSpec:
         return oelm_partial(*(int(layer) for layer in argument.split(",")))
     if form == "oelm-every":
         return oelm_every(int(argument))
-    span, _, order = argument.partition(":")
-    start, stop = span.split("-")
-    if order not in ("", "first", "last"):
-        raise ValueError(f"{order!r} is neither 'first' nor 'last'")
-    return oelm_progressive(float(start), float(stop), "first" if order == "first" else "last")
+    if form == "unfreeze-late":
+        return unfreeze_late(float(argument))
+    first, _, way = argument.partition(":")
+    if form == "train-then-freeze":
+        _refuse_other(way, "orthogonal")
+        return train_then_freeze(float(first), orthogonal=way == "orthogonal")
+    start, stop = first.split("-")
+    _refuse_other(way, "first", "last")
+    return oelm_progressive(float(start), float(stop), "first" if way == "first" else "last")
+
+
+def _refuse_other(word: str, *known: str) -> None:
+    if word not in ("", *known):
+        raise ValueError(f"{word!r} is not {' or '.join(map(repr, known))}")
+
+
+for _base, _short in (("oelm-freeze", "oelm"), ("baseline", "baseline")):
+    METHODS |= {
+        f"{_short}-{parts.replace('+', '-')}": composed(METHODS[_base], *parts.split("+")) for parts in _REPAIRED
+    }
+METHODS["oelm-correlated"] = composed(METHODS["oelm-freeze"], "correlated")

@@ -21,9 +21,11 @@ class StopWish:
 
 @contextmanager
 def listening() -> Iterator[StopWish]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into a wish; a second one interrupts at once.
+    """Turn SIGINT, SIGTERM or SIGHUP into a wish; Ctrl-C after that interrupts at once.
 
-    What is ignored stays so: under nohup a closed terminal is no reason to stop.
+    SIGTERM and SIGHUP may be repeated: machines (Slurm, a runner whose terminal has sent Ctrl-C to all) say the same
+    thing twice, and have SIGKILL for when they lose patience. What is ignored stays so: under nohup a closed terminal
+    is no reason to stop.
     """
     wish = StopWish()
     if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread only
@@ -31,9 +33,9 @@ def listening() -> Iterator[StopWish]:
         return
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if wish:
+        if wish and number == signal.SIGINT:
             raise KeyboardInterrupt
-        wish.asked = signal.Signals(number).name
+        wish.asked = wish.asked or signal.Signals(number).name
 
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in numbers}

@@ -16,7 +16,8 @@ from torch import nn
 from oelm.errors import NotCarriedOut
 from oelm.method.projection import Architecture, Projection
 from oelm.method.split import Fused
-from oelm.spec.method import MethodSpec, RepairSpec, Role, Site
+from oelm.spec.method import MethodSpec, Role, Site
+from oelm.spec.repair import RepairSpec
 
 _ROLES: tuple[Role, ...] = ("q", "k", "v", "o")
 

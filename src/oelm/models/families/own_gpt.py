@@ -6,18 +6,20 @@ from typing import cast
 
 from torch import nn
 
+from oelm.errors import BadShape
 from oelm.method.projection import Architecture, Projection
-from oelm.method.repair import KeyShift, Temperature
-from oelm.models.gpt import GPT, Block
+from oelm.method.repair import Fold, KeyMix, KeyShift, PositionBias, QKNorm, Temperature
+from oelm.models.gpt import GPT, Attention, Block
 from oelm.models.sliced import SlicedLinear
-from oelm.spec.method import RepairSpec, Role
+from oelm.spec.method import MethodSpec, Role
+from oelm.spec.repair import RepairSpec
 
 
 class OwnGPT(Architecture):
     """Each role is a module of its own: nothing to split."""
 
     name = "gpt"
-    repairs = frozenset({"key_shift", "temperature"})
+    repairs = frozenset(RepairSpec.model_fields)
     can_remove_qk = True
 
     def matches(self, model: nn.Module) -> bool:
@@ -41,15 +43,21 @@ class OwnGPT(Architecture):
             ]
         return found
 
+    def refuse(self, model: nn.Module, method: MethodSpec) -> None:
+        """Refuse a residual that is no smaller than what it is added to."""
+        spec, rank = cast("GPT", model).spec, method.repair.low_rank
+        full = min(spec.model_dim, spec.key_heads * spec.qk_size)
+        if rank >= full:
+            raise BadShape(
+                f"repair.low_rank={rank} was asked for on Q and K, whose rank is at most {full} here. Take a smaller "
+                "one, or let Q and K train."
+            )
+
     def install(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
         """Hang the repairs into every attention."""
-        spec = cast("GPT", model).spec
         for block in _blocks(model):
-            device = block.attention.v.weight.device
-            if repair.key_shift:
-                block.attention.key_shift = KeyShift(repair.key_shift, spec.key_heads)
-            if repair.temperature:
-                block.attention.temperature = Temperature(spec.num_heads).to(device)
+            _hang_into(block.attention, repair)
+            block.attention.to(block.attention.v.weight.device)
 
     def remove_qk(self, model: nn.Module, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
         """Drop both maps; attention then averages."""
@@ -59,7 +67,28 @@ class OwnGPT(Architecture):
     def specialise(self, model: nn.Module, projection: Projection) -> None:
         """Replace a frozen map that reads coordinates by one that does so without a product."""
         attention = cast("Block", cast("GPT", model).blocks[projection.layer]).attention
+        if (attention.query_fold if projection.role == "q" else attention.key_fold) is not None:
+            return  # what is folded into a weight needs the product
         setattr(attention, projection.role, SlicedLinear(cast("nn.Linear", projection.module)))
+
+
+def _hang_into(attention: Attention, repair: RepairSpec) -> None:
+    spec, q, k = attention.spec, attention.q, attention.k
+    if q is None or k is None:
+        return
+    # One core per pair of query and key head: on the side of the queries, of which grouped heads have more.
+    attention.query_fold = Fold.of(repair, spec.num_heads, q.weight, core=repair.core)
+    attention.key_fold = Fold.of(repair, spec.key_heads, k.weight, core=False)
+    if repair.qk_norm:
+        attention.qk_norm = QKNorm()
+    if repair.key_shift:
+        attention.key_shift = KeyShift(repair.key_shift, spec.key_heads)
+    if repair.key_mix:
+        attention.key_mix = KeyMix(spec.key_heads)
+    if repair.temperature or repair.qk_norm:
+        attention.temperature = Temperature(spec.num_heads)
+    if repair.position_bias:
+        attention.position_bias = PositionBias(spec.num_heads, spec.context)
 
 
 def _blocks(model: nn.Module) -> list[Block]:

@@ -1,0 +1,241 @@
+"""The published claims, each with its verdict from the records at hand.
+
+Rules look at what arms and data are, never at what studies are called. Each finding judges one comparison; a claim is
+supported or contradicted if all findings that decide anything agree, *undecided* if they do not or decide nothing,
+*not yet tested* if there is no finding at all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from oelm.analysis.ablation import ablations, rung
+from oelm.analysis.compare import Comparison
+from oelm.analysis.convergence import convergence_of, validation_curves
+from oelm.analysis.fairness import Evidence
+from oelm.analysis.rows import Row
+from oelm.analysis.savings import Saving, savings
+from oelm.analysis.statistics import Interval, percent
+from oelm.spec.model import ForeignSpec, GPTSpec
+
+LedgerVerdict = Literal["supported", "contradicted", "undecided", "not yet tested"]
+Unit = Literal["percent", "points", "share", "steps"]
+Claim = Literal[
+    "orthogonal-beats-random", "freezing-costs-10-to-15", "loss-grows-with-the-corpus",
+    "classification-tolerates-freezing", "57-percent-faster-on-bert", "no-gain-on-gpt",
+    "converges-in-fewer-epochs", "less-memory",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one comparison says about a claim: a number with its interval, and the records behind it."""
+
+    study: str
+    what: str
+    verdict: LedgerVerdict
+    unit: Unit
+    mean: float | None
+    interval: Interval | None
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim, its verdict and what it rests on."""
+
+    claim: Claim
+    verdict: LedgerVerdict
+    findings: tuple[Finding, ...]
+
+
+def ledger(comparisons: Sequence[Comparison]) -> list[Entry]:
+    """Judge every published claim by some comparisons."""
+    return [_entry(claim, list(rule(comparisons))) for claim, rule in _RULES.items()]
+
+
+def _entry(claim: Claim, findings: list[Finding]) -> Entry:
+    decided = {finding.verdict for finding in findings} & {"supported", "contradicted"}
+    verdict: LedgerVerdict = "undecided" if findings else "not yet tested"
+    if len(decided) == 1:
+        (verdict,) = decided
+    return Entry(claim, verdict, tuple(findings))
+
+
+def frozen_rows(comparison: Comparison) -> Iterator[Row]:
+    """Yield the rows of arms that are frozen and head-wise orthogonal in all layers, and nothing else."""
+    methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
+    for row in comparison.rows:
+        if row.arm in methods and rung(methods[row.arm]) == "orthogonal" and row.difference:
+            yield row
+
+
+def is_language(comparison: Comparison) -> bool:
+    """Whether a comparison is of language modelling from scratch."""
+    return comparison.measure.name == "perplexity" and isinstance(comparison.study.base.model, GPTSpec)
+
+
+def _orthogonal_beats_random(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Only the matched control tells orthogonality from scale; without it a win decides nothing."""
+    for comparison in comparisons:
+        for item in ablations(comparison):
+            for step in item.steps:
+                if step.difference and step.name in ("orthogonality", "scale-and-orthogonality"):
+                    interval = step.difference.interval
+                    verdict = _side(interval, below="supported", above="contradicted")
+                    if verdict == "supported" and step.name != "orthogonality":
+                        verdict = "undecided"
+                    rows = [comparison.row(name, item.cell) for name in (step.start, step.end)]
+                    yield _finding(
+                        comparison, f"{step.start} → {step.end}", verdict, step.difference.mean, interval, rows
+                    )
+
+
+def _freezing_costs(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    for comparison in filter(is_language, comparisons):
+        for row in frozen_rows(comparison):
+            interval = row.difference.interval if row.difference else None
+            verdict: LedgerVerdict = "undecided"
+            if interval:
+                low, high = percent(interval.low), percent(interval.high)
+                inside, outside = low >= 10 and high <= 15, high < 10 or low > 15
+                verdict = "supported" if inside else "contradicted" if outside else "undecided"
+            yield _of_row(comparison, row, verdict)
+
+
+def _grows_with_corpus(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Compare the smallest with the largest corpus, within one model."""
+    by_model: dict[str, list[tuple[int, Comparison, Row]]] = {}
+    for comparison in filter(is_language, comparisons):
+        for row in frozen_rows(comparison):
+            data, model = row.evidence[0].record.data, comparison.study.base.model
+            if data:
+                by_model.setdefault(model.model_dump_json(exclude={"vocab_size"}), []).append(
+                    (data.tokens.get("train", 0), comparison, row)
+                )
+    for members in by_model.values():
+        ordered = sorted(members, key=lambda item: item[0])
+        (small, here, first), (large, there, last) = ordered[0], ordered[-1]
+        if small == large or not first.difference or not last.difference:
+            continue
+        one, other = first.difference.interval, last.difference.interval
+        verdict: LedgerVerdict = "undecided"
+        if one and other:
+            verdict = "supported" if other.low > one.high else "contradicted" if other.high < one.low else verdict
+        yield _of_row(here, first, verdict)
+        yield _of_row(there, last, verdict)
+
+
+def _classification_tolerates(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Pretrained against from scratch is confounded with the task: only an encoder from scratch can decide."""
+    for comparison in comparisons:
+        model = comparison.study.base.model
+        for row in frozen_rows(comparison):
+            verdict: LedgerVerdict = "undecided"
+            labelled = comparison.measure.name == "accuracy"
+            if labelled and row.verdict == "met" and isinstance(model, ForeignSpec) and not model.pretrained:
+                verdict = "supported"
+            elif row.verdict == ("not met" if labelled else "met"):
+                verdict = "contradicted"
+            yield _of_row(comparison, row, verdict)
+
+
+def _faster(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    for comparison in comparisons:
+        if isinstance(comparison.study.base.model, ForeignSpec):
+            for saving, row in _savings(comparison):
+                verdict = _side(_shifted(saving.time_interval, 0.5), below="contradicted", above="supported")
+                yield _of_saving(comparison, row, saving.time, saving.time_interval, verdict)
+
+
+def _no_gain(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    for comparison in filter(is_language, comparisons):
+        for saving, row in _savings(comparison):
+            verdict = _side(_shifted(saving.time_interval, 0.05), below="supported", above="contradicted")
+            yield _of_saving(comparison, row, saving.time, saving.time_interval, verdict)
+
+
+def _less_memory(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Ask of the peak of memory, as measured; the published 4.7 % is of checkpoint files."""
+    for comparison in filter(is_language, comparisons):
+        for saving, row in _savings(comparison):
+            if saving.memory is not None:
+                verdict: LedgerVerdict = "supported" if saving.memory >= 0.04 else "contradicted"
+                yield _of_saving(comparison, row, saving.memory, None, verdict)
+
+
+def _converges(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Ask for four fifths of the steps to the baseline's loss: published are 2.0 epochs instead of 2.5."""
+    for comparison in comparisons:
+        if comparison.measure.name != "accuracy":
+            continue
+        complaints: list[str] = []
+        curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
+        found = {(item.arm, item.cell): item for item in convergence_of(comparison, curves)}
+        for row in frozen_rows(comparison):
+            item, reference = found.get((row.arm, row.cell)), found.get((comparison.study.reference, row.cell))
+            if item is None or reference is None or not reference.steps:
+                continue
+            share = item.steps / reference.steps if item.steps else None
+            whole = len(item.reached) == item.seeds
+            verdict: LedgerVerdict = "undecided"
+            if share is None or 2 * len(item.reached) < item.seeds:
+                verdict = "contradicted"
+            elif whole and item.seeds > 1:
+                verdict = "supported" if share <= 0.85 else "contradicted" if share >= 1 else verdict
+            yield Finding(comparison.study.name, row.arm, verdict, "steps", share, None, row.evidence)
+
+
+_RULES: dict[Claim, Callable[[Sequence[Comparison]], Iterator[Finding]]] = {
+    "orthogonal-beats-random": _orthogonal_beats_random,
+    "freezing-costs-10-to-15": _freezing_costs,
+    "loss-grows-with-the-corpus": _grows_with_corpus,
+    "classification-tolerates-freezing": _classification_tolerates,
+    "57-percent-faster-on-bert": _faster,
+    "no-gain-on-gpt": _no_gain,
+    "converges-in-fewer-epochs": _converges,
+    "less-memory": _less_memory,
+}
+
+
+def _savings(comparison: Comparison) -> Iterator[tuple[Saving, Row]]:
+    rows = {(row.arm, row.cell): row for row in frozen_rows(comparison)}
+    for saving in savings(comparison):
+        if (saving.arm, saving.cell) in rows and saving.time is not None:
+            yield saving, rows[saving.arm, saving.cell]
+
+
+def _side(interval: Interval | None, *, below: LedgerVerdict, above: LedgerVerdict) -> LedgerVerdict:
+    if interval is None:
+        return "undecided"
+    return below if interval.high < 0 else above if interval.low > 0 else "undecided"
+
+
+def _shifted(interval: Interval | None, by: float) -> Interval | None:
+    return Interval(interval.low - by, interval.high - by) if interval else None
+
+
+def _of_row(comparison: Comparison, row: Row, verdict: LedgerVerdict) -> Finding:
+    difference = row.difference
+    return _finding(
+        comparison, row.arm, verdict, difference.mean if difference else None,
+        difference.interval if difference else None, [comparison.reference(row.cell), row],
+    )  # fmt: skip
+
+
+def _of_saving(
+    comparison: Comparison, row: Row, mean: float | None, interval: Interval | None, verdict: LedgerVerdict
+) -> Finding:
+    return Finding(comparison.study.name, row.arm, verdict, "share", mean, interval, row.evidence)
+
+
+def _finding(
+    comparison: Comparison, what: str, verdict: LedgerVerdict, mean: float | None, interval: Interval | None,
+    rows: Sequence[Row],
+) -> Finding:  # fmt: skip
+    unit: Unit = "percent" if comparison.measure.name == "perplexity" else "points"
+    evidence = tuple(itertools.chain.from_iterable(row.evidence for row in rows))
+    return Finding(comparison.study.name, what, verdict, unit, mean, interval, evidence)

@@ -1,0 +1,89 @@
+"""What a run is judged by: perplexity for language, accuracy for classification; as a cost, of which more is worse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from oelm.analysis.statistics import MARGIN, Difference, Verdict, paired_difference
+from oelm.record.schema import ResultRecord, perplexity
+from oelm.spec.data import DataSpec, ExamplesSpec
+
+Judged = Literal["test", "val"]
+MeasureName = Literal["perplexity", "accuracy"]
+POINT_MARGIN = 1.0
+"""Accuracy may fall by one point ..."""
+RELATIVE_MARGIN = 0.05
+"""... and by 5 % of the reference's own."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A quantity, and the split it is taken from. Costs are nats of log perplexity, or points of accuracy lost."""
+
+    name: MeasureName
+    judged: Judged
+
+    def cost(self, result: ResultRecord | None) -> float | None:
+        """Return what is averaged and compared; None where it was not measured."""
+        if result is None:
+            return None
+        if self.name == "perplexity":
+            return result.test_loss if self.judged == "test" else result.val_loss
+        share = result.test_accuracy if self.judged == "test" else result.val_accuracy
+        return None if share is None else -100 * share
+
+    def figure(self, cost: float) -> float:
+        """Turn a mean cost into what people read: a perplexity, or accuracy in points."""
+        return perplexity(cost) if self.name == "perplexity" else -cost
+
+
+def measure_of(data: DataSpec | ExamplesSpec, results: Sequence[ResultRecord | None]) -> Measure:
+    """Tell what some runs of one study are judged by: on test, unless no run has seen a test split."""
+    on_test = Measure("accuracy" if isinstance(data, ExamplesSpec) else "perplexity", "test")
+    measured = [result for result in results if result]
+    without = bool(measured) and all(on_test.cost(result) is None for result in measured)
+    return Measure(on_test.name, "val") if without else on_test
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A difference to the reference, judged against every margin that the measure has."""
+
+    difference: Difference
+    """Against the first margin: 5 % of perplexity, or one point."""
+    relative: Difference | None
+    """For accuracy: of the cost beyond 5 % of the reference's own, against zero."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """*Met* if within every margin, *not met* if beyond one of them."""
+        verdicts = {self.difference.verdict, self.relative.verdict if self.relative else self.difference.verdict}
+        if "not met" in verdicts:
+            return "not met"
+        return "undecided" if "undecided" in verdicts else "met"
+
+
+def judge(measure: Measure, own: Mapping[int, float], other: Mapping[int, float], margin: float) -> Judgement | None:
+    """Judge an arm's costs against the reference's over the seeds they share; None where they share none."""
+    seeds = [seed for seed in own if seed in other]
+    if not seeds:
+        return None
+    if measure.name == "perplexity":
+        return Judgement(paired_difference([own[seed] - other[seed] for seed in seeds], margin=margin), None)
+    # Costs are minus points: beyond 5 % relative means accuracy < 0.95 of the reference's, seed by seed.
+    beyond = [own[seed] - (1 - RELATIVE_MARGIN) * other[seed] for seed in seeds]
+    points = paired_difference([own[seed] - other[seed] for seed in seeds], margin=margin)
+    return Judgement(points, paired_difference(beyond, margin=0.0))
+
+
+def default_margin(measure: Measure) -> float:
+    """Return the margin on the measure's own scale."""
+    return MARGIN if measure.name == "perplexity" else POINT_MARGIN
+
+
+def is_finite(cost: float | None) -> bool:
+    """Whether there is a cost that can be averaged."""
+    return cost is not None and math.isfinite(cost)

@@ -1,0 +1,136 @@
+"""The lines of a comparison: one arm at one place on the axes, its figures and what they decide."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from oelm.analysis.fairness import Cell, Evidence
+from oelm.analysis.measure import Judgement, Measure, judge
+from oelm.analysis.statistics import CONFIDENCE, Difference, Interval, Verdict, holm, pooled_intervals
+from oelm.record.schema import ParametersRecord, perplexity
+from oelm.study import Study
+
+Place = tuple[str, Cell, int]
+"""Arm, place on the axes, seed: a run as the study sees it."""
+LOST = ("failed", "diverged")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm at one place on the axes. Figures are None where no run is complete."""
+
+    arm: str
+    cell: Cell
+    measure: Measure
+    evidence: tuple[Evidence, ...]
+    """The complete runs that the figures come from, by seed."""
+    costs: tuple[float, ...]
+    """Theirs, in the same order: losses, or minus points of accuracy."""
+    judgement: Judgement | None
+    """Against the reference arm over shared seeds; None for the reference itself and where no seed is shared."""
+    verdict: Verdict | None
+    """None for the reference itself."""
+    floor: float | None
+    """Perplexity that no model can beat, where the corpus is generated."""
+    pooled: Interval | None = None
+    """The secondary interval, of the additive model of all arms."""
+    adjusted: float | None = None
+    """The probability that the verdict rests on, corrected for the family of arms."""
+
+    @property
+    def difference(self) -> Difference | None:
+        """The paired difference to the reference arm."""
+        return self.judgement.difference if self.judgement else None
+
+    @property
+    def figure(self) -> float | None:
+        """Perplexity (the geometric mean over seeds) or accuracy in points (the mean)."""
+        return self.measure.figure(statistics.fmean(self.costs)) if self.costs else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Mean over seeds."""
+        speeds = [item.record.result.tokens_per_second for item in self.evidence if item.record.result]
+        return statistics.fmean(speeds) if any(speeds) else None
+
+    @property
+    def parameters(self) -> ParametersRecord | None:
+        """Scalars of the model, the same for every seed."""
+        return next((item.record.parameters for item in self.evidence), None)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether some run came from a source tree with uncommitted changes."""
+        return any(item.record.environment.dirty for item in self.evidence)
+
+    @property
+    def imported(self) -> bool:
+        """Whether some run was made by another program."""
+        return any(item.record.imported for item in self.evidence)
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """Seed -> cost."""
+        return {item.spec.seed: cost for item, cost in zip(self.evidence, self.costs, strict=True)}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Everything that rows are made from."""
+
+    study: Study
+    measure: Measure
+    margin: float
+    whole: Mapping[Place, Evidence]
+    lost: set[tuple[str, Cell]]
+    """Arms and places where a run failed or diverged."""
+
+    def rows(self, arms: Sequence[str], cell: Cell) -> Iterator[Row]:
+        """Return the lines of one place on the axes, corrected for being several."""
+        rows = [self._row(arm, cell) for arm in arms]
+        pooled = pooled_intervals({row.arm: row.by_seed for row in rows if row.costs}, self.study.reference)
+        family = [row for row in rows if row.arm != self.study.reference and row.arm in (self.study.family or arms)]
+        probabilities = {
+            row.arm: row.difference.p_margin for row in family if row.difference and row.difference.p_margin is not None
+        }
+        adjusted = holm(probabilities)
+        for row in rows:
+            alone = row.difference.p_margin if row.difference else None
+            probability = adjusted.get(row.arm, alone)
+            held = probability is None or probability <= 1 - CONFIDENCE
+            verdict: Verdict | None = row.verdict if held or row.verdict is None else "undecided"
+            yield replace(row, pooled=pooled.get(row.arm), adjusted=probability, verdict=verdict)
+
+    def _row(self, arm: str, cell: Cell) -> Row:
+        evidence = tuple(item for place, item in self.whole.items() if place[:2] == (arm, cell))
+        own, other = self._costs(arm, cell), self._costs(self.study.reference, cell)
+        is_reference = arm == self.study.reference
+        judgement = None if is_reference else judge(self.measure, own, other, self.margin)
+        data = next((item.record.data for item in evidence), None)
+        floor = data.floor.get(self.measure.judged) if data else None
+        return Row(
+            arm=arm,
+            cell=cell,
+            measure=self.measure,
+            evidence=evidence,
+            costs=tuple(own.values()),
+            judgement=judgement,
+            verdict=None if is_reference else self._verdict(arm, cell, judgement),
+            floor=None if floor is None else perplexity(floor),
+        )
+
+    def _costs(self, arm: str, cell: Cell) -> dict[int, float]:
+        return {
+            place[2]: cost
+            for place, item in self.whole.items()
+            if place[:2] == (arm, cell) and (cost := self.measure.cost(item.record.result)) is not None
+        }
+
+    def _verdict(self, arm: str, cell: Cell, judgement: Judgement | None) -> Verdict:
+        """Judge an arm. Seeds lost to divergence are no random sample, so those that are left cannot pass."""
+        lost = any((name, cell) in self.lost for name in (arm, self.study.reference))
+        if judgement is None or (lost and judgement.verdict == "met"):
+            return "undecided"
+        return judgement.verdict

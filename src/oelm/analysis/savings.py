@@ -1,0 +1,96 @@
+"""What an arm saves, beside what it can save: parameters, bytes, and time against its share of the FLOPs."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from oelm.analysis.compare import Comparison
+from oelm.analysis.fairness import Cell, Evidence
+from oelm.analysis.published import published_run
+from oelm.analysis.rows import Row
+from oelm.analysis.statistics import Interval, interval_of_mean
+from oelm.record.schema import CostRecord
+
+SINGLE_RUN_NOISE = 0.10
+"""What one pair of runs on a shared machine easily differs by; a saving from a single pair is doubted beyond it."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """One arm against the reference. Shares are of the reference's; None where the records do not say."""
+
+    arm: str
+    cell: Cell
+    trained: float | None
+    """Of the trained parameters."""
+    optimizer: float | None
+    """Of the optimiser's bytes."""
+    memory: float | None
+    """Of the peak of memory, as measured."""
+    flops: float | None
+    """Of a training step's FLOPs: what time can be saved at most."""
+    time: float | None
+    """Of the training seconds per step, as the runs had them."""
+    time_interval: Interval | None
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether more time was saved than the method can explain."""
+        if self.time is None or self.flops is None:
+            return False
+        if self.time_interval is not None:
+            return self.time_interval.low > self.flops
+        return self.time > self.flops + SINGLE_RUN_NOISE
+
+
+def flop_share(cost: CostRecord) -> float:
+    """Return the fraction of a step that a method removes from the same model with everything trained."""
+    total = sum(cost.forward_flops.values()) + sum(cost.backward_flops.values())
+    return cost.removed_flops / (total + cost.removed_flops)
+
+
+def savings(comparison: Comparison) -> list[Saving]:
+    """Compare what every arm needs with what the reference needs."""
+    return [
+        _saving(row, comparison.reference(row.cell))
+        for row in comparison.rows
+        if row.arm != comparison.study.reference and row.evidence and comparison.reference(row.cell).evidence
+    ]
+
+
+def _saving(row: Row, reference: Row) -> Saving:
+    own, other = row.evidence[0].record, reference.evidence[0].record
+    times = _times(row, reference)
+    trained = (own.parameters, other.parameters)
+    peaks = [item.result.peak_memory_bytes if item.result else 0 for item in (own, other)]
+    return Saving(
+        arm=row.arm,
+        cell=row.cell,
+        trained=1 - trained[0].trainable / trained[1].trainable if trained[0] and trained[1] else None,
+        optimizer=1 - own.cost.optimizer_bytes / other.cost.optimizer_bytes if own.cost and other.cost else None,
+        memory=1 - peaks[0] / peaks[1] if all(peaks) else None,
+        flops=_bound(row.evidence[0]),
+        time=statistics.fmean(times) if times else None,
+        time_interval=interval_of_mean(times, 0.95),
+    )
+
+
+def _bound(item: Evidence) -> float | None:
+    if item.record.cost:
+        return flop_share(item.record.cost)
+    known = published_run(item.spec)
+    return known.flop_share if known else None
+
+
+def _times(row: Row, reference: Row) -> list[float]:
+    own, other = ({item.spec.seed: _step_seconds(item) for item in side.evidence} for side in (row, reference))
+    pairs = [(own[seed], other[seed]) for seed in own if seed in other]
+    return [1 - mine / theirs for mine, theirs in pairs if mine and theirs]
+
+
+def _step_seconds(item: Evidence) -> float | None:
+    record = item.record
+    if record.seconds is None or not record.step:
+        return None
+    return record.seconds.train / record.step

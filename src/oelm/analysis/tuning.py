@@ -1,0 +1,103 @@
+"""What tuning saw: each arm's score at every point of the grid, and how much a wrong setting would cost it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from oelm.analysis.compare import Comparison
+from oelm.analysis.fairness import Cell, Evidence, cell_of, shown
+from oelm.study import at
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of the tuned field: the scores of its seeds, at the best of the other tuned fields' values."""
+
+    value: Any
+    scores: tuple[float, ...]
+    """Of the runs that ended; less is better."""
+    diverged: int
+
+    @property
+    def mean(self) -> float:
+        """Infinite where some seed diverged: such a setting cannot be chosen."""
+        return math.inf if self.diverged or not self.scores else statistics.fmean(self.scores)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """An arm's curve over the first tuned field."""
+
+    arm: str
+    cell: Cell
+    field: str
+    points: tuple[Point, ...]
+    chosen: Any
+    """None while tuning goes on."""
+    at_edge: bool
+
+    @property
+    def penalty(self) -> float | None:
+        """What the worse neighbour of the best value on the grid costs; None where the best has no neighbour."""
+        means = [point.mean for point in self.points]
+        finite = [mean for mean in means if math.isfinite(mean)]
+        if not finite:
+            return None
+        place = means.index(min(finite))
+        beside = [means[n] for n in (place - 1, place + 1) if 0 <= n < len(means)]
+        return max(beside) - means[place] if beside else None
+
+
+def sensitivities(comparison: Comparison) -> list[Sensitivity]:
+    """Gather the tuning records by arm, place on the axes and value of the first tuned field."""
+    study = comparison.study
+    if not study.tuned:
+        return []
+    field = next(iter(study.tuned))
+    cells = list(dict.fromkeys(cell_of(study, item.spec) for item in comparison.tuning))
+    found = []
+    for cell in cells:
+        for arm in sorted((arm.name for arm in study.arms), key=lambda name: name != study.reference):
+            own = [item for item in comparison.tuning if item.arm == arm and cell_of(study, item.spec) == cell]
+            points = _points(own, field, [name for name in study.tuned if name != field])
+            if points:
+                chosen, at_edge = _choice(comparison, arm, cell, field)
+                found.append(Sensitivity(arm, cell, field, points, chosen, at_edge))
+    return found
+
+
+def _points(evidence: list[Evidence], field: str, others: list[str]) -> tuple[Point, ...]:
+    settings: dict[Any, dict[tuple[Any, ...], list[Evidence]]] = {}
+    for item in evidence:
+        rest = tuple(str(at(item.spec, name)) for name in others)
+        settings.setdefault(at(item.spec, field), {}).setdefault(rest, []).append(item)
+    points = []
+    for value, by_rest in settings.items():
+        candidates = [_point(value, items) for items in by_rest.values()]
+        points.append(min(candidates, key=lambda point: point.mean))
+    numeric = all(isinstance(point.value, int | float) for point in points)
+    ended = [point for point in points if point.scores or point.diverged]
+    return tuple(sorted(ended, key=lambda point: point.value) if numeric else ended)
+
+
+def _point(value: Any, evidence: list[Evidence]) -> Point:
+    scores, diverged = [], 0
+    for item in evidence:
+        score = item.record.result.tuning_score if item.record.result else math.nan
+        if item.record.failure == "diverged" or (item.record.status == "complete" and not math.isfinite(score)):
+            diverged += 1
+        elif item.record.status == "complete":
+            scores.append(score)
+    return Point(value, tuple(scores), diverged)
+
+
+def _choice(comparison: Comparison, arm: str, cell: Cell, field: str) -> tuple[Any, bool]:
+    choice = comparison.stage.choice
+    for chosen in choice.cells if choice else ():
+        if tuple((axis, shown(value)) for axis, value in chosen.axes.items()) == cell:
+            own = next(item for item in chosen.arms if item.arm == arm)
+            return own.values[field], own.at_edge
+    return None, False

@@ -1,0 +1,180 @@
+"""`oelm compare`: what runs say about one another, if they may be compared at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from oelm.analysis.ablation import ablations
+from oelm.analysis.compare import Comparison, compare_folder
+from oelm.analysis.gather import Gathering, find_runs, gather
+from oelm.analysis.published import contradictions_about, published_run
+from oelm.analysis.savings import Saving, savings
+from oelm.analysis.statistics import Difference, percent
+from oelm.cli.report import study_and_root
+from oelm.study import Listing
+
+
+@dataclass
+class Arguments:
+    """Compare the runs of a study, or any runs, arm against reference and seed by seed.
+
+    Runs that differ in more than method and seed are refused, by the field's name. Runs on several corpora are
+    compared corpus by corpus.
+    """
+
+    paths: tyro.conf.Positional[tuple[Path, ...]]
+    """A study's Python file, or folders of runs (a run's own, or one with runs below it)."""
+    force: bool = False
+    """Compare unfair runs all the same; everything that is unfair about them is said."""
+    json: bool = False
+    """Print the comparison for a machine."""
+    out: Path = Path("runs")
+    """Where a study's runs are: the folder given to `oelm run`."""
+    scale: str | None = None
+    """Which of the study file's scales."""
+
+
+def main(argv: list[str]) -> int:
+    """Parse, compare, show."""
+    arguments = tyro.cli(Arguments, args=argv, prog="oelm compare")
+    gathering = _gathered(arguments)
+    if arguments.json:
+        print(json.dumps(_plain(gathering), indent=1, ensure_ascii=False))
+        return 0
+    _show(gathering)
+    return 0
+
+
+def _gathered(arguments: Arguments) -> Gathering:
+    if len(arguments.paths) == 1 and arguments.paths[0].suffix == ".py":
+        study, root = study_and_root(arguments.paths[0], arguments.out, arguments.scale)
+        if not isinstance(study, Listing):
+            comparison = compare_folder(study, root, force=arguments.force)
+            return Gathering((comparison,), (), comparison.unreadable)
+        from oelm.report.listing import listed_records
+
+        found, unreadable = find_runs([root])
+        members = list(listed_records(study, found).values())
+        return gather(members, force=arguments.force, unreadable=unreadable)
+    found, unreadable = find_runs(arguments.paths)
+    return gather(found, force=arguments.force, unreadable=unreadable)
+
+
+def _show(gathering: Gathering) -> None:
+    from rich.console import Console
+
+    from oelm.report.tables import ablation_table, results
+    from oelm.report.typeset import terminal
+    from oelm.report.wording import wording
+
+    console, say = Console(), wording("en")
+    for comparison in gathering.comparisons:
+        console.print(terminal(results(comparison, say), comparison.study.name, console.width))
+        found = ablations(comparison)
+        if any(item.steps for item in found):
+            console.print(terminal(ablation_table(comparison, found, say), "", console.width))
+        for note in notes(comparison):
+            console.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
+        console.print()
+    for line in (*gathering.alone, *gathering.unreadable):
+        console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def notes(comparison: Comparison) -> Iterator[str]:
+    """Say what a reader must know before believing the figures."""
+    for reason in comparison.unfair:
+        yield f"unfair: {reason}"
+    if any(row.difference and row.difference.pairs == 1 for row in comparison.rows):
+        yield "one seed: a single pair has no interval and decides nothing; add seeds."
+    for saving in savings(comparison):
+        if saving.unexplained:
+            yield _doubt(saving)
+    known = (published_run(item.spec) for row in comparison.rows for item in row.evidence)
+    for item in contradictions_about({run.id for run in known if run}):
+        yield f"{', '.join(item.runs)}: {item.en}"
+    for gap in comparison.gaps:
+        yield f"no figure: {gap.arm} with seed {gap.seed} ({gap.state})."
+    for ignored in comparison.ignored:
+        why = f"repeats {ignored.twin}" if ignored.twin else f"departs in {', '.join(ignored.differs)}"
+        yield f"left out: {ignored.directory} {why}."
+
+
+def _doubt(saving: Saving) -> str:
+    return (
+        f"{saving.arm} took {100 * (saving.time or 0):.0f} % less time, and the method can explain at most "
+        f"{100 * (saving.flops or 0):.1f} % (its share of a step's FLOPs). Look for another cause."
+    )
+
+
+def _plain(gathering: Gathering) -> dict[str, Any]:
+    return {
+        "comparisons": [_comparison(comparison) for comparison in gathering.comparisons],
+        "alone": list(gathering.alone),
+        "unreadable": list(gathering.unreadable),
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    relative = comparison.measure.name == "perplexity"
+    return {
+        "study": comparison.study.name,
+        "reference": comparison.study.reference,
+        "stage": comparison.stage.name,
+        "measure": comparison.measure.name,
+        "split": comparison.judged,
+        "unfair": list(comparison.unfair),
+        "arms": [
+            {
+                "arm": row.arm,
+                "cell": dict(row.cell),
+                "seeds": sorted(row.by_seed),
+                comparison.measure.name: row.figure,
+                "verdict": row.verdict,
+                "adjusted_p": row.adjusted,
+                "difference": _difference(row.difference, relative=relative),
+                "records": [str(item.directory) for item in row.evidence],
+            }
+            for row in comparison.rows
+        ],
+        "steps": [
+            {
+                "step": step.name,
+                "from": step.start,
+                "to": step.end,
+                "cell": dict(item.cell),
+                "difference": _difference(step.difference, relative=relative),
+            }
+            for item in ablations(comparison)
+            for step in _with_whole(item.steps, item.whole)
+        ],
+        "savings": [asdict(saving) | {"unexplained": saving.unexplained} for saving in savings(comparison)],
+        "notes": list(notes(comparison)),
+    }
+
+
+def _with_whole(steps: Sequence[Any], whole: Any) -> list[Any]:
+    return [*steps, whole] if len(steps) > 1 else list(steps)
+
+
+def _difference(difference: Difference | None, *, relative: bool) -> dict[str, Any] | None:
+    """Return a difference as percent of perplexity or points of accuracy; more is worse."""
+    if difference is None:
+        return None
+    interval = difference.interval
+
+    def scaled(value: float) -> float:
+        return percent(value) if relative else value
+
+    return {
+        "unit": "percent of perplexity" if relative else "points of accuracy lost",
+        "pairs": difference.pairs,
+        "mean": scaled(difference.mean),
+        "interval": [scaled(interval.low), scaled(interval.high)] if interval else None,
+        "more_seeds": difference.more_seeds,
+    }

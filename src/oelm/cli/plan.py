@@ -1,0 +1,90 @@
+"""`oelm plan`: what a study takes, before anything of it runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from oelm.study import Listing, load_study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from oelm.runner.plan import Plan
+
+
+@dataclass
+class Arguments:
+    """Show every run of a study's stage: what it trains and freezes, its FLOPs, memory and time, what is done already.
+
+    Nothing is trained, downloaded or written. Times are FLOPs over the device's peak and one fixed utilisation.
+    """
+
+    study: tyro.conf.Positional[Path]
+    """A Python file that declares `study = oelm.Study(...)`."""
+    scale: str | None = None
+    """Which of the file's `scales`; by default its `study`."""
+    device: Literal["cpu", "a5000", "a100", "h100", "rtx4090"] | None = None
+    """cpu: this machine, by a short probe; the others by their data sheets. By default cpu, or a5000 for cuda runs."""
+    only: tuple[str, ...] = ()
+    """Only these runs: ids, arms, fingerprints, or patterns of them."""
+    out: Path = Path("runs")
+    """Where the runs are: what is done there is shown as done."""
+    json: bool = False
+    """Print the matrix as data."""
+
+
+def main(argv: list[str]) -> int:
+    """Parse, count, show."""
+    asked = tyro.cli(Arguments, args=argv, prog="oelm plan", config=(tyro.conf.FlagCreatePairsOff,))
+    study = load_study(asked.study, asked.scale)
+
+    from rich.console import Console
+
+    from oelm.runner.plan import plan
+    from oelm.runner.queue import Board
+
+    first = study.listed[0] if isinstance(study, Listing) else study.base
+    device = asked.device or ("a5000" if first.train.device == "cuda" else "cpu")
+    with Console(stderr=True).status("counting") as status:
+        result = plan(Board(study, asked.out / study.name, only=asked.only), device, progress=status.update)
+    if asked.json:
+        print(json.dumps(result.as_dict(), indent=1, allow_nan=False))
+    else:
+        _show(result, Console())
+    return 0
+
+
+def _show(plan: Plan, console: Console) -> None:
+    from rich.table import Table
+
+    from oelm.runner.display import duration
+
+    console.print(f"{plan.study}: {plan.question}", highlight=False, markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("run", "stage", "state", "trained", "frozen", "steps", "TFLOP/step", "memory", "s/step", "time"):
+        left = heading in ("run", "stage", "state")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "run")
+    for run in plan.runs:
+        table.add_row(
+            f"{run.run}  {run.fingerprint[:8]}",
+            run.stage,
+            run.state,
+            f"{run.trained:,}",
+            f"{run.frozen:,}",
+            f"{run.steps:,}" if run.steps else "?",
+            f"{run.step_flops / 1e12:.4f}",
+            f"{run.memory_bytes / 2**20:,.0f} MiB",
+            f"{run.step_seconds:.3g}",
+            duration(run.seconds) or "?",
+        )
+    console.print(table)
+    total = f"{len(plan.runs)} runs, {duration(plan.seconds) or 'an unknown time'} on {plan.device} one after another"
+    peaks = ", ".join(f"{name}: {peak / 1e12:.3g} TFLOP/s" for name, peak in plan.peak_flops.items())
+    console.print(f"{total}; peak {peaks}, {100 * plan.utilisation:.0f} % of it taken to be reached", highlight=False)
+    if plan.confirm_runs:
+        console.print(f"then {plan.confirm_runs} runs to confirm, each arm at its own best setting", highlight=False)

@@ -1,0 +1,63 @@
+"""`test_losses.json`: what a run lost on each document, or got right of each example, of the test split.
+
+The bootstrap over the evaluation set reads it. Documents and examples stand in the order of the test split, the same
+for every run on the same data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import ValidationError, model_validator
+
+from oelm.errors import BadRecord
+from oelm.files import write_atomically
+from oelm.record.schema import Record
+
+TEST_LOSSES = "test_losses.json"
+
+
+class TestLossesRecord(Record):
+    """Per document: summed nats and the number of predicted tokens. Per example: 1 if it was labelled rightly."""
+
+    __test__ = False  # a record, whatever pytest makes of its name
+
+    kind: Literal["documents", "examples"]
+    nats: tuple[float, ...] = ()
+    tokens: tuple[int, ...] = ()
+    correct: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_has(self) -> Self:
+        whole = self.kind == "documents" and len(self.nats) == len(self.tokens) > 0 and not self.correct
+        if not (whole or (self.kind == "examples" and self.correct and not self.nats and not self.tokens)):
+            raise ValueError("documents have as many nats as tokens, examples have `correct`; neither has both or none")
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many documents or examples there are."""
+        return len(self.nats) or len(self.correct)
+
+
+def write_test_losses(directory: Path, losses: TestLossesRecord) -> None:
+    """Write a run's losses by document or example; nats to a ten-thousandth, so that the file stays small."""
+    rounded = losses.model_copy(update={"nats": tuple(round(value, 4) for value in losses.nats)})
+    write_atomically(directory / TEST_LOSSES, rounded.model_dump_json(exclude_defaults=True) + "\n")
+
+
+def read_test_losses(directory: Path) -> TestLossesRecord | None:
+    """Read them; None where a run has left none. Raise BadRecord for a file that is not whole."""
+    path = directory / TEST_LOSSES
+    try:
+        return TestLossesRecord.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
+    except ValidationError as error:
+        raise BadRecord(
+            f"{path} does not hold losses by document or example: {error.errors()[0]['msg']}. Restore it, or leave "
+            "it out: only the noise of the evaluation set is lost."
+        ) from error

@@ -1,0 +1,245 @@
+"""The final report: every study of a folder, the published claims, trends, and the project in numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import oelm
+from oelm.analysis.compare import Comparison, Found, compare_folder
+from oelm.analysis.gather import gather
+from oelm.analysis.ledger import Entry, Finding, frozen_rows, ledger
+from oelm.analysis.published import published
+from oelm.analysis.rows import Row
+from oelm.analysis.statistics import percent
+from oelm.errors import OelmError, UsageError
+from oelm.record.keep import read_study, study_folders
+from oelm.record.store import find_records
+from oelm.report.certificates import link, named, unreadable_section
+from oelm.report.document import Answer, Column, Document, Line, Remark, Section, Table
+from oelm.report.listing import listed_records
+from oelm.report.numbers import (
+    marks,
+    shown_difference,
+    shown_figure,
+    shown_interval,
+    shown_share,
+)
+from oelm.report.page import PAGE, write_document
+from oelm.report.plots import Dot, forest
+from oelm.report.project import files_section, project_section, timeline_section
+from oelm.report.sections import figure
+from oelm.report.wording import Language, Say, wording
+from oelm.spec.model import ForeignSpec, ModelSpec
+from oelm.study import AnyStudy, Listing
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What lies below a folder of runs."""
+
+    root: Path
+    studies: tuple[tuple[Path, AnyStudy], ...]
+    comparisons: tuple[tuple[Path, Comparison], ...]
+    """With the folder of the study each is from."""
+    found: tuple[Found, ...]
+    refused: tuple[tuple[str, str], ...]
+    """Study, and why its runs are not compared."""
+    unreadable: tuple[str, ...]
+
+
+def write_final(root: Path, out: Path, lang: Language) -> Document:
+    """Report everything below a folder."""
+    if not root.is_dir():
+        raise UsageError(f"{root} is no folder, so there is nothing to report. Give the folder of `oelm run`.")
+    document = final_document(read_archive(root), out, lang)
+    write_document(document, out, lang)
+    return document
+
+
+def read_archive(root: Path) -> Archive:
+    """Read and compare every study below a folder; what cannot be is told, and stops nothing."""
+    found, bad = find_records(root)
+    studies, comparisons, refused = [], [], []
+    unreadable = list(map(str, bad))
+    for folder in study_folders(root):
+        try:
+            study = read_study(folder)
+        except OelmError as error:
+            unreadable.append(str(error))
+            continue
+        studies.append((folder, study))
+        try:
+            comparisons += [(folder, item) for item in _compared(study, folder, found)]
+        except OelmError as error:
+            refused.append((study.name, str(error)))
+    return Archive(root, tuple(studies), tuple(comparisons), tuple(found), tuple(refused), tuple(unreadable))
+
+
+def _compared(study: AnyStudy, folder: Path, found: Sequence[Found]) -> Sequence[Comparison]:
+    if not isinstance(study, Listing):
+        return [compare_folder(study, folder)]
+    own = [(path, record) for path, record in found if path.is_relative_to(folder)]
+    members = list(listed_records(study, own).values())
+    return gather(members).comparisons if members else ()
+
+
+def final_document(archive: Archive, out: Path, lang: Language) -> Document:
+    """Say what all studies together mean."""
+    say = wording(lang)
+    comparisons = [comparison for _, comparison in archive.comparisons]
+    lead = (
+        say("final_lead", studies=len(archive.studies), runs=len(archive.found), root=archive.root.name)
+        if archive.studies
+        else say("final_nothing", root=archive.root.name)
+    )
+    rows = [(folder, comparison, row) for folder, comparison in archive.comparisons for row in frozen_rows(comparison)]
+    sections = [
+        Section("verdict", say("heading_verdict"), (lead, *_where_applies(rows, say))),
+        _ledger_section(ledger(comparisons), out, say),
+        *_cross_section(archive, out, say),
+        *_trend_section(rows, lang),
+        *_studies_section(archive, out, say),
+        project_section(archive.found, say),
+        *timeline_section(archive.studies, archive.found, say),
+        _published_section(say, lang),
+        files_section(say),
+        *_leftovers(archive, say),
+        Section("citation", say("heading_citation"), (say("citation", version=oelm.__version__),)),
+    ]
+    footer = say("made_by", version=oelm.__version__, root=archive.root.name)
+    return Document(say("final_title"), say("final_question"), tuple(sections), footer)
+
+
+def _where_applies(rows: Sequence[tuple[Path, Comparison, Row]], say: Say) -> Iterator[str]:
+    for verdict, key in {"met": "applies_met", "not met": "applies_not_met", "undecided": "applies_undecided"}.items():
+        where = [named(f"{comparison.study.name} ({row.arm})", row.cell) for _, comparison, row in rows
+                 if row.verdict == verdict]  # fmt: skip
+        if where:
+            yield f"{say('heading_applies')}: {say(key, where=', '.join(where))}"
+
+
+def _ledger_section(entries: Sequence[Entry], out: Path, say: Say) -> Section:
+    answers = tuple(
+        Answer(
+            say(f"claim_{entry.claim}"), entry.verdict, say(entry.verdict), _evidence_of(entry, say),
+            tuple(dict.fromkeys(_links(entry, out))),
+        )
+        for entry in entries
+    )  # fmt: skip
+    return Section("ledger", say("heading_ledger"), (say("ledger_note"),), answers=answers)
+
+
+def _links(entry: Entry, out: Path) -> Iterator[tuple[str, str]]:
+    for finding in entry.findings:
+        for item in finding.evidence:
+            yield f"{finding.study}/{item.arm}/{item.spec.seed}", link(item.directory, out)
+
+
+def _evidence_of(entry: Entry, say: Say) -> str:
+    if not entry.findings:
+        return say("ledger_none", needs=say(f"needs_{entry.claim}"))
+    return say("ledger_join").join(_finding(finding, say) for finding in entry.findings)
+
+
+def _finding(finding: Finding, say: Say) -> str:
+    values = {"study": finding.study, "arm": finding.what, "difference": _number(finding, finding.mean, say)}
+    if finding.interval is None:
+        return say("ledger_one_plain", **values)
+    low, high = (_number(finding, bound, say) for bound in (finding.interval.low, finding.interval.high))
+    return say("ledger_one", interval=say("range_plain", low=low, high=high), **values)
+
+
+def _number(finding: Finding, value: float | None, say: Say) -> str:
+    if value is None:
+        return say("none")
+    if finding.unit == "percent":
+        return say("percent", value=f"{percent(value):+.1f}")
+    if finding.unit == "points":
+        return say("points", value=f"{-value + 0.0:+.2f}")
+    return shown_share(value, say) if finding.unit == "share" else say("ledger_steps", value=f"{value:.2f}")
+
+
+def _cross_section(archive: Archive, out: Path, say: Say) -> Iterator[Section]:
+    lines = []
+    for _, comparison in archive.comparisons:
+        frozen = {arm.name for arm in comparison.study.arms if {"q", "k"} <= set(arm.method.freeze.roles)}
+        rows = [row for row in comparison.rows if row.arm in frozen and row.evidence and row.difference]
+        lines += [_cross_line(comparison, row, out, say) for row in rows]
+    if lines:
+        keys = {"name": "study", "words": "architecture", "state": "kind", "arm": "arm", "measure": "corpus",
+                "figure": "figure", "difference": "step_difference", "interval": "interval",
+                "verdict": "whether"}  # fmt: skip
+        columns = tuple(Column(name, say(key)) for name, key in keys.items())
+        table = Table("cross", columns, tuple(lines))
+        yield Section("cross", say("heading_cross"), (say("cross_note"),), table=table)
+
+
+def _cross_line(comparison: Comparison, row: Row, out: Path, say: Say) -> Line:
+    spec, measure, difference = row.evidence[0].spec, comparison.measure, row.difference
+    return Line(
+        (
+            comparison.study.name, architecture(spec.model), say(f"kind_{spec.data.kind}"), named(row.arm, row.cell),
+            spec.data.corpus, shown_figure(row.figure, measure, say) + marks(row),
+            shown_difference(difference.mean, measure, say) if difference else say("none"),
+            shown_interval(difference, measure, say), say(row.verdict or "undecided"),
+        ),
+        tone=row.verdict,
+        links={5: link(row.evidence[0].directory, out)},
+    )  # fmt: skip
+
+
+def architecture(model: ModelSpec) -> str:
+    """Name a model for a table."""
+    if isinstance(model, ForeignSpec):
+        return model.name if model.pretrained else f"{model.name} (0)"
+    return f"GPT {model.num_layers} x {model.model_dim}"
+
+
+def _trend_section(rows: Sequence[tuple[Path, Comparison, Row]], lang: Language) -> Iterator[Section]:
+    say, dots = wording(lang), []
+    for _, comparison, row in rows:
+        data, interval = row.evidence[0].record.data, row.difference.interval if row.difference else None
+        if comparison.measure.name == "perplexity" and data and interval and row.difference:
+            tokens = data.tokens.get("train", 0)
+            label = f"{comparison.study.name}, {data.corpus} ({tokens / 1e6:,.1f} M)"
+            bounds = (percent(interval.low), percent(interval.high))
+            dots.append((tokens, Dot(label, percent(row.difference.mean), *bounds, row.verdict or "undecided")))
+    if dots:
+        ordered = [dot for _, dot in sorted(dots, key=lambda item: item[0])]
+        picture = figure("trend", lambda voice: forest(ordered, 5.0, voice("forest_axis_perplexity"), voice),
+                         say("trend_caption"), lang)  # fmt: skip
+        yield Section("trend", say("heading_trend"), figure=picture)
+
+
+def _studies_section(archive: Archive, out: Path, say: Say) -> Iterator[Section]:
+    remarks = []
+    for folder, study in archive.studies:
+        page = folder / "report" / PAGE
+        href = quote(Path(os.path.relpath(page, out)).as_posix()) if page.exists() else None
+        remarks.append(Remark(study.name, study.question, href))
+    if remarks:
+        yield Section("studies", say("heading_studies"), remarks=tuple(remarks))
+
+
+def _published_section(say: Say, lang: Language) -> Section:
+    remarks = tuple(
+        Remark(", ".join(item.runs) or say("whole_study"), item.en if lang == "en" else item.zh)
+        for item in published().contradictions
+    )
+    return Section("contradictions", say("heading_contradictions"), remarks=remarks)
+
+
+def _leftovers(archive: Archive, say: Say) -> Iterator[Section]:
+    folders = [folder for folder, _ in archive.studies]
+    loose = [path for path, _ in archive.found if not any(path.is_relative_to(folder) for folder in folders)]
+    if loose:
+        yield Section("loose", say("heading_loose"), (say("loose", count=len(loose)),))
+    if archive.refused:
+        remarks = tuple(Remark(study, reason) for study, reason in archive.refused)
+        yield Section("refused", say("heading_refused"), remarks=remarks)
+    if archive.unreadable:
+        yield unreadable_section(archive.unreadable, say)

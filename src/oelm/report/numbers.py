@@ -1,0 +1,106 @@
+"""How numbers are written: with as many digits as seeds could repeat, in the reader's language."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from oelm.analysis.measure import Measure
+from oelm.analysis.rows import Row
+from oelm.analysis.statistics import Difference, Interval, percent
+from oelm.report.wording import Say
+
+ONE_SEED, DIRTY, IMPORTED = "†", "‡", "§"
+
+
+def marks(row: Row) -> str:
+    """Return the marks of a row's figures: from one seed, from a dirty tree, from another program."""
+    single = len(row.evidence) == 1 or (row.difference is not None and row.difference.pairs == 1)
+    return ONE_SEED * single + DIRTY * row.dirty + IMPORTED * row.imported
+
+
+def shown_figure(value: float | None, measure: Measure, say: Say) -> str:
+    """Write a perplexity, or an accuracy in points."""
+    return shown_perplexity(value, say) if measure.name == "perplexity" or value is None else f"{value:.2f}"
+
+
+def shown_perplexity(value: float | None, say: Say) -> str:
+    """Write a perplexity with as many digits as seeds could ever repeat."""
+    if value is None:
+        return say("none")
+    if not math.isfinite(value):
+        return "∞"
+    return f"{value:.2f}" if value < 100 else f"{value:,.1f}"
+
+
+def shown_percent(log_ratio: float, say: Say, *, signed: bool = True) -> str:
+    """Write a difference of log perplexity as percent of perplexity."""
+    value = percent(log_ratio)
+    return say("percent", value=f"{value:+,.1f}" if signed else f"{value:.3g}")
+
+
+def shown_share(share: float | None, say: Say) -> str:
+    """Write a share as percent."""
+    return say("none") if share is None else say("percent", value=f"{100 * share:.1f}")
+
+
+def shown_difference(cost: float, measure: Measure, say: Say) -> str:
+    """Write a difference of cost as people read it: percent of perplexity, or points of accuracy won or lost."""
+    if measure.name == "perplexity":
+        return shown_percent(cost, say)
+    return say("points", value=f"{_away_from_zero(-cost):+.2f}")
+
+
+def shown_interval(difference: Difference | None, measure: Measure, say: Say) -> str:
+    """Write the two-sided interval of a difference, if it has one."""
+    return shown_bounds(difference.interval if difference else None, measure, say)
+
+
+def shown_bounds(interval: Interval | None, measure: Measure, say: Say) -> str:
+    """Write two bounds of a difference of cost."""
+    if interval is None:
+        return say("none")
+    if measure.name == "perplexity":
+        low, high = (f"{percent(bound):+,.1f}" for bound in (interval.low, interval.high))
+        return say("range", low=low, high=high)
+    return say("range_points", low=f"{-interval.high:+.2f}", high=f"{-interval.low:+.2f}")
+
+
+def shown_margin(margin: float, measure: Measure, say: Say) -> str:
+    """Write the margin: for accuracy there are two."""
+    if measure.name == "perplexity":
+        return shown_percent(margin, say, signed=False)
+    return say("margin_accuracy", points=f"{margin:.3g}")
+
+
+def shown_probability(value: float | None, say: Say) -> str:
+    """Write a probability."""
+    if value is None:
+        return say("none")
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def shown_setting(value: Any) -> str:
+    """Write a tuned value."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def shown_bytes(count: int | None, say: Say) -> str:
+    """Write a size in mebibytes."""
+    return say("none") if not count else f"{count / 2**20:,.1f} MiB"
+
+
+def shown_seconds(seconds: float | None, say: Say) -> str:
+    """Write a duration with the unit that suits it."""
+    if seconds is None:
+        return say("none")
+    if seconds < 120:
+        return say("seconds", value=f"{seconds:.1f}")
+    return (
+        say("minutes", value=f"{seconds / 60:.1f}") if seconds < 7200 else say("hours", value=f"{seconds / 3600:.1f}")
+    )
+
+
+def _away_from_zero(value: float) -> float:
+    """Turn minus zero into zero."""
+    return value + 0.0

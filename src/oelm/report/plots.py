@@ -1,0 +1,166 @@
+"""The figures of a report beside its curves: differences, ablation, tuning, what heads look at."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oelm.analysis.statistics import Interval, percent
+from oelm.analysis.tuning import Sensitivity
+from oelm.report.figures import COLOURS, INK, look
+from oelm.report.wording import Say
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 5.8
+MARKERS = {"met": "o", "not met": "s", "undecided": "D"}
+TONES = {"met": "#009E73", "not met": "#D55E00", "undecided": "#8a7000"}
+"""A verdict has a colour and a shape, so that print keeps it."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A difference with its interval, on the scale of the axis."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    tone: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A step of an ablation, in nats or points; `first`: it starts at zero."""
+
+    label: str
+    mean: float
+    interval: Interval | None
+    first: bool
+
+
+def forest(dots: Sequence[Dot], margin: float | None, axis: str, say: Say) -> Figure:
+    """Draw differences as dots with their intervals, a line each."""
+    figure, axes = _figure(1.1 + 0.34 * len(dots))
+    for place, dot in enumerate(dots):
+        colour = TONES.get(dot.tone, INK)
+        axes.plot([dot.low, dot.high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt")
+        axes.plot([dot.mean], [place], MARKERS.get(dot.tone, "o"), color=colour, markersize=6.5)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    if margin is not None:
+        axes.axvline(margin, color=INK, linewidth=1.1, dashes=(4, 3), label=say("forest_margin"))
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
+    axes.set_yticks(range(len(dots)), [dot.label for dot in dots])
+    axes.set_ylim(len(dots) - 0.4, -0.6)
+    axes.set_xlabel(axis)
+    return figure
+
+
+def waterfall(bars: Sequence[Bar], axis: str, *, relative: bool) -> Figure:
+    """Draw the steps of an ablation, each from where the one before it ended."""
+    figure, axes = _figure(1.0 + 0.42 * len(bars))
+
+    def scaled(value: float) -> float:
+        return percent(value) if relative else value
+
+    start = 0.0
+    for place, bar in enumerate(bars):
+        start = 0.0 if bar.first else start
+        end = start + bar.mean
+        left, right = sorted((scaled(start), scaled(end)))
+        colour = COLOURS[1] if bar.mean > 0 else COLOURS[2]
+        # Gains are hatched as well as green, so that print keeps them apart from losses.
+        (patch,) = axes.barh(place, right - left, left=left, height=0.55, edgecolor=colour, linewidth=1.2)
+        patch.set_facecolor(colour if bar.mean > 0 else "none")
+        patch.set_hatch("" if bar.mean > 0 else "///")
+        if bar.interval:
+            low, high = scaled(start + bar.interval.low), scaled(start + bar.interval.high)
+            axes.plot([low, high], [place, place], color=INK, linewidth=1.3)
+        if place + 1 < len(bars) and not bars[place + 1].first:
+            axes.plot([scaled(end)] * 2, [place, place + 1], color=INK, linewidth=0.7, alpha=0.6)
+        start = end
+    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.set_xlabel(axis)
+    return figure
+
+
+def tuning_curves(found: Sequence[Sensitivity], order: Sequence[str], say: Say) -> Figure:
+    """Draw every arm's score over the grid, a panel per place on the axes."""
+    from matplotlib.figure import Figure
+
+    cells = list(dict.fromkeys(item.cell for item in found))
+    figure = Figure(figsize=(WIDTH, 3.3 * len(cells)), layout="constrained")
+    grid = figure.subplots(len(cells), 1, squeeze=False)
+    for axes, cell in zip(grid.flat, cells, strict=True):
+        own = [item for item in found if item.cell == cell]
+        scores = [score for item in own for point in item.points for score in point.scores]
+        top = max(scores) + 0.08 * ((max(scores) - min(scores)) or 1) if scores else 1.0
+        for item in own:
+            _tuning_curve(axes, item, order.index(item.arm), top)
+        axes.set_xscale("log")
+        axes.set_xlabel(own[0].field)
+        axes.set_ylabel(say("tuning_axis"))
+        values = sorted({point.value for item in own for point in item.points})
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.minorticks_off()
+        _manners(axes)
+        title = ", ".join(f"{axis} = {value}" for axis, value in cell)
+        axes.legend(title=title, ncols=3, frameon=False, handlelength=2.8, loc="lower left",
+                    bbox_to_anchor=(-0.02, 1.0), alignment="left", borderaxespad=0.2)  # fmt: skip
+    return figure
+
+
+def _tuning_curve(axes: Axes, item: Sensitivity, place: int, top: float) -> None:
+    colour, style = look(place)
+    finite = [point for point in item.points if math.isfinite(point.mean)]
+    label = f" {item.arm}" if item.arm.startswith("_") else item.arm
+    axes.plot([p.value for p in finite], [p.mean for p in finite], color=colour, linestyle=style, linewidth=1.8,
+              marker="o", markersize=3.5, label=label)  # fmt: skip
+    for point in item.points:
+        if point.diverged:
+            axes.plot([point.value], [top], "x", color=colour, markersize=7)
+        if point.value == item.chosen and math.isfinite(point.mean):
+            axes.plot([point.value], [point.mean], "o", markersize=11, markerfacecolor="none", markeredgecolor=colour)
+
+
+def heads(found: Sequence[tuple[str, int, list[list[float]]]], say: Say) -> Figure:
+    """Draw the entropy of every head by layer: (arm, its place, [layer][head])."""
+    figure, axes = _figure(3.3)
+    depth = max(len(layers) for _, _, layers in found)
+    for number, (name, place, layers) in enumerate(found):
+        colour, style = look(place)
+        shift = (number - (len(found) - 1) / 2) * 0.6 / max(len(found), 1)
+        points = [(layer + 1 + shift, value) for layer, values in enumerate(layers) for value in values]
+        axes.plot(*zip(*points, strict=True), "o", color=colour, markersize=3, alpha=0.65, linestyle="none")
+        means = [(layer + 1 + shift, statistics.fmean(values)) for layer, values in enumerate(layers) if values]
+        label = f" {name}" if name.startswith("_") else name
+        axes.plot(*zip(*means, strict=True), color=colour, linestyle=style, linewidth=1.6, label=label)
+    axes.set_xticks(range(1, depth + 1))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(say("heads_layer"))
+    axes.set_ylabel(say("heads_axis"))
+    axes.legend(ncols=3, frameon=False, handlelength=2.8, loc="lower left", bbox_to_anchor=(-0.02, 1.0),
+                alignment="left", borderaxespad=0.2)  # fmt: skip
+    return figure
+
+
+def _figure(height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = figure.subplots()
+    _manners(axes)
+    return figure, axes
+
+
+def _manners(axes: Axes) -> None:
+    axes.grid(alpha=0.25, linewidth=0.6, color="#808080")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

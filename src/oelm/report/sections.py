@@ -1,0 +1,222 @@
+"""The sections of a study's report that stand there only if its records have something to say about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from oelm.analysis.ablation import ablations
+from oelm.analysis.compare import Comparison
+from oelm.analysis.convergence import Curves, convergence_of
+from oelm.analysis.fairness import Cell, Evidence
+from oelm.analysis.published import contradictions_about, published_run
+from oelm.analysis.rows import Row
+from oelm.analysis.savings import savings
+from oelm.analysis.statistics import percent
+from oelm.analysis.tuning import sensitivities
+from oelm.report.certificates import link, named
+from oelm.report.document import Column, Figure, Fold, Line, Remark, Section, Table
+from oelm.report.figures import Painter, Panel, convergence, curve, drawn
+from oelm.report.numbers import ONE_SEED, shown_figure, shown_setting
+from oelm.report.plots import Bar, Dot, forest, heads, tuning_curves, waterfall
+from oelm.report.tables import ablation_table, convergence_table, cost_table, statistics_table, tuning_table
+from oelm.report.wording import Language, Say, wording
+
+SAMPLES, ATTENTION = "samples.txt", "attention.json"
+SAMPLE_BYTES = 4000
+"""How much of a run's samples a report shows."""
+
+
+def figure(name: str, painter: Painter, caption: str, lang: Language) -> Figure:
+    """Draw something as SVG and as PNG."""
+    svg, png = drawn(painter, lang)
+    return Figure(name, svg, png, caption)
+
+
+def places(comparison: Comparison) -> list[str]:
+    """Return the arms in the order that gives each its colour: the reference first."""
+    study = comparison.study
+    return [study.reference, *(arm.name for arm in study.arms if arm.name != study.reference)]
+
+
+def forest_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
+    """Draw the differences with their intervals and the margin, where there is an interval at all."""
+    rows = [row for row in comparison.rows if row.difference and row.difference.interval]
+    if not rows:
+        return
+    say, measure = wording(lang), comparison.measure
+
+    def scaled(value: float) -> float:
+        return percent(value) if measure.name == "perplexity" else value
+
+    dots = [
+        Dot(named(row.arm, row.cell), scaled(row.difference.mean), scaled(row.difference.interval.low),
+            scaled(row.difference.interval.high), row.verdict or "undecided")
+        for row in rows if row.difference and row.difference.interval
+    ]  # fmt: skip
+    caption = say("forest_caption", reference=comparison.study.reference)
+    picture = figure(
+        "forest", lambda voice: forest(dots, scaled(comparison.margin), voice(f"forest_axis_{measure.name}"), voice),
+        caption, lang,
+    )  # fmt: skip
+    yield Section("forest", say("heading_forest"), figure=picture)
+
+
+def statistics_section(comparison: Comparison, say: Say) -> Iterator[Section]:
+    """Tell how sure the differences are."""
+    if any(row.difference and row.difference.pairs > 1 for row in comparison.rows):
+        yield Section("statistics", say("heading_statistics"), table=statistics_table(comparison, say))
+
+
+def ablation_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
+    """Split the way from trained to frozen orthogonal, where both ends are there."""
+    found, say, measure = ablations(comparison), wording(lang), comparison.measure
+    if not found:
+        return
+    bars = [
+        Bar(" ".join([say(f"step_{step.name}"), *(value for _, value in item.cell)]), step.difference.mean,
+            step.difference.interval, first=number == 0)
+        for item in found
+        for number, step in enumerate(item.steps)
+        if step.difference
+    ]  # fmt: skip
+    picture = None
+    if bars:
+        axis = f"forest_axis_{measure.name}"
+        picture = figure(
+            "ablation",
+            lambda voice: waterfall(bars, voice(axis), relative=measure.name == "perplexity"),
+            say("ablation_caption"),
+            lang,
+        )
+    notes = [say("ablation_note")]
+    notes += [] if all(item.separates for item in found) else [say("ablation_confounded")]
+    table = ablation_table(comparison, found, say)
+    yield Section("ablation", say("heading_ablation"), tuple(notes), table=table, figure=picture)
+
+
+def convergence_section(comparison: Comparison, curves: dict[tuple[str, Cell], Curves], lang: Language) -> Section:
+    """Draw the way there, and measure it."""
+    say, order = wording(lang), places(comparison)
+    panels = []
+    for cell in comparison.cells:
+        rows = [row for row in comparison.rows if row.cell == cell]
+        lines = [curve(row.arm, order.index(row.arm), list(curves[row.arm, cell].values())) for row in rows]
+        present = tuple(line for line in lines if line)
+        if present:
+            title = ", ".join(f"{axis} = {value}" for axis, value in cell)
+            panels.append(Panel(title, present, _validation_floor(rows)))
+    if not panels:
+        return Section("plot", say("heading_plot"), (say("plot_missing"),))
+    picture = figure("convergence", lambda voice: convergence(panels, voice), say("plot_caption"), lang)
+    table = convergence_table(comparison, convergence_of(comparison, curves), say)
+    return Section("plot", say("heading_plot"), figure=picture, table=table)
+
+
+def _validation_floor(rows: list[Row]) -> float | None:
+    data = [item.record.data for row in rows for item in row.evidence if item.record.data]
+    return next((found.floor["val"] for found in data if "val" in found.floor), None)
+
+
+def tuning_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
+    """Show the grid, and what it would cost each arm to miss its best value."""
+    found, say = sensitivities(comparison), wording(lang)
+    if not found:
+        return
+    order = places(comparison)
+    picture = None
+    numeric = all(isinstance(point.value, int | float) for item in found for point in item.points)
+    if numeric and any(point.scores for item in found for point in item.points):
+        picture = figure("tuning", lambda voice: tuning_curves(found, order, voice), say("tuning_caption"), lang)
+    table = tuning_table(comparison, found, say)
+    yield Section("tuning", say("heading_tuning"), table=table, figure=picture)
+
+
+def cost_section(comparison: Comparison, say: Say) -> Iterator[Section]:
+    """Show what the arms need beside what they can save."""
+    if any(row.evidence for row in comparison.rows):
+        yield Section("cost", say("heading_cost"), table=cost_table(comparison, savings(comparison), say))
+
+
+def heads_section(comparison: Comparison, complaints: list[str], lang: Language) -> Section | None:
+    """Draw what the heads of the first seed of each arm look at."""
+    order, found = places(comparison), []
+    for row in comparison.rows:
+        entropy = next((e for item in row.evidence if (e := _entropy(item, complaints))), None)
+        if entropy:
+            found.append((named(row.arm, row.cell), order.index(row.arm), entropy))
+    if not found:
+        return None
+    say = wording(lang)
+    picture = figure("heads", lambda voice: heads(found, voice), say("heads_caption"), lang)
+    return Section("heads", say("heading_heads"), figure=picture)
+
+
+def _entropy(item: Evidence, complaints: list[str]) -> list[list[float]] | None:
+    path = item.directory / ATTENTION
+    if not path.is_file():
+        return None
+    try:
+        layers = json.loads(path.read_text())["entropy"]
+        return [[float(value) for value in layer] for layer in layers]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        complaints.append(f"{path} does not hold the attention of a run ({error}).")
+        return None
+
+
+def samples_section(comparison: Comparison, say: Say) -> Iterator[Section]:
+    """Show what the models write."""
+    folds = [
+        Fold(say("samples_of", arm=named(row.arm, row.cell), seed=item.spec.seed), text)
+        for row in comparison.rows
+        for item in row.evidence
+        if (text := _sample(item.directory / SAMPLES))
+    ]
+    if folds:
+        yield Section("samples", say("heading_samples"), folds=tuple(folds), first_open=True)
+
+
+def _sample(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return file.read(SAMPLE_BYTES).decode(errors="replace").strip()
+
+
+def published_section(comparison: Comparison, out: Path, say: Say, lang: Language) -> Iterator[Section]:
+    """Set runs beside the published ones whose ids their labels carry, with what is known to be wrong there."""
+    yield from beside_published([(row, item) for row in comparison.rows for item in row.evidence], out, say, lang)
+
+
+def beside_published(evidence: list[tuple[Row, Evidence]], out: Path, say: Say, lang: Language) -> Iterator[Section]:
+    """Set any runs beside the published ones."""
+    lines, ids = [], set()
+    for row, item in evidence:
+        there = published_run(item.spec)
+        cost = row.measure.cost(item.record.result)
+        if there is None or cost is None:
+            continue
+        ids.add(there.id)
+        here = row.measure.figure(cost)
+        claimed = there.perplexity if row.measure.name == "perplexity" else 100 * (there.accuracy or 0)
+        ratio = say("none")
+        if claimed and there.corpus == item.spec.data.corpus:
+            ratio = say("percent", value=f"{round(100 * (here / claimed - 1), 1) + 0.0:+.1f}")
+        lines.append(Line(
+            (there.id, row.arm, shown_setting(item.spec.train.learning_rate),
+             shown_figure(here, row.measure, say) + ONE_SEED * (len(row.evidence) == 1),
+             shown_figure(claimed, row.measure, say), ratio),
+            links={3: link(item.directory, out)},
+        ))  # fmt: skip
+    if not lines:
+        return
+    headings = {"name": "published_id", "arm": "arm", "rate": "learning_rate", "here": "published_here",
+                "there": "published_there", "ratio": "published_ratio"}  # fmt: skip
+    columns = tuple(Column(name, say(key)) for name, key in headings.items())
+    yield Section("published", say("heading_published"), (say("published_note"),),
+                  table=Table("published", columns, tuple(lines)))  # fmt: skip
+    known = contradictions_about(ids)
+    if known:
+        remarks = tuple(Remark(", ".join(item.runs), item.en if lang == "en" else item.zh) for item in known)
+        yield Section("contradictions", say("heading_contradictions"), remarks=remarks)

@@ -1,0 +1,1 @@
+"""The results page: what a folder of runs holds, shown while it is written."""

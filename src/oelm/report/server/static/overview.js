@@ -1,0 +1,230 @@
+// The overview: studies with their progress, and every run in one table.
+import { address, again, ask, badge, byId, el, elapsed, fileAddress, fullName, listProblems, nameOf, number, perplexity,
+  query, replace, say, stateOf, whole } from "./page.js";
+
+const MOST = 40;
+const rows = new Map(); // id -> what the server says of the run
+const lines = new Map(); // id -> its <tr>
+const chosen = new Set(JSON.parse(sessionStorage.getItem("chosen") ?? "[]")); // survives a look at a run
+const seen = { epoch: "", revision: 0, now: 0, received: 0 };
+const view = {
+  filter: query.get("filter") ?? "",
+  study: query.get("study"),
+  sort: query.get("sort") ?? "age",
+  down: query.get("down") !== "0",
+};
+
+const now = () => seen.now + (performance.now() - seen.received) / 1000;
+const value = (x) => (x === null || x === undefined ? null : Number(x));
+
+const COLUMNS = [
+  { key: "arm", by: (row) => nameOf(row), cell: nameCell, first: "up" },
+  { key: "study", by: (row) => row.study, cell: (row) => el("span", { title: row.study }, row.study || say("none")), first: "up" },
+  { key: "seed", by: (row) => value(row.seed), cell: (row) => row.seed ?? say("none"), numeric: true, first: "up" },
+  { key: "status", by: (row) => stateOf(row, now()), cell: (row) => badge(stateOf(row, now())), first: "up" },
+  { key: "step", by: (row) => value(row.step), cell: stepCell, numeric: true },
+  { key: "loss", by: (row) => value(row.loss), cell: (row) => number(row.loss), numeric: true, first: "up" },
+  { key: "perplexity", by: (row) => value(row.perplexity), cell: (row) => perplexity(row.perplexity), numeric: true, first: "up" },
+  { key: "test_perplexity", by: (row) => value(row.test_perplexity), cell: testCell, numeric: true, first: "up" },
+  { key: "tokens_per_second", by: (row) => value(row.tokens_per_second), cell: (row) => whole(row.tokens_per_second), numeric: true },
+  { key: "age", by: (row) => row.written, cell: (row) => (row.written ? elapsed(now() - row.written) : say("none")), numeric: true },
+];
+
+function nameCell(row) {
+  const link = el("a", { href: address("/run", [["run", row.id]]) }, nameOf(row));
+  return row.reason ? [link, el("span", { class: "reason", title: row.reason }, row.reason)] : [link];
+}
+
+function stepCell(row) {
+  if (row.steps === undefined) return say("none");
+  const bar = row.status === "running" ? [el("progress", { value: row.step, max: row.steps, "aria-label": say("step") })] : [];
+  return [el("span", {}, `${whole(row.step)}/${whole(row.steps)}`), ...bar];
+}
+
+function testCell(row) {
+  const text = perplexity(row.test_perplexity);
+  return row.dirty && row.test_perplexity !== null ? [text, el("abbr", { title: say("dirty") }, "‡")] : text;
+}
+
+// ---- filter and order
+
+const text = (row) =>
+  [row.id, row.arm, row.label, row.corpus, row.status, row.reason, `seed:${row.seed}`, say(stateOf(row, now()))].join("\n").toLowerCase();
+
+function matches(row, terms) {
+  if (view.study !== null && row.study !== view.study) return false;
+  const found = text(row);
+  // A seed is matched whole: seed:1 is not seed:10.
+  return terms.every((term) => (term.startsWith("seed:") ? found.split("\n").includes(term) : found.includes(term)));
+}
+
+function visible() {
+  const terms = view.filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const { by } = COLUMNS.find((column) => column.key === view.sort) ?? COLUMNS[0];
+  const sign = view.down ? -1 : 1;
+  const missing = (x) => x === null || x === undefined || Number.isNaN(x);
+  return [...rows.values()].filter((row) => matches(row, terms)).sort((a, b) => {
+    const [x, y] = [by(a), by(b)];
+    if (missing(x) || missing(y)) return missing(x) - missing(y) || a.id.localeCompare(b.id); // always at the end
+    const order = typeof x === "string" ? x.localeCompare(y) : x - y;
+    return sign * order || a.id.localeCompare(b.id, undefined, { numeric: true });
+  });
+}
+
+function sortBy(key, down) {
+  const column = COLUMNS.find((found) => found.key === key);
+  view.down = down ?? (view.sort === key ? !view.down : column.first !== "up");
+  view.sort = key;
+  headings();
+  show();
+}
+
+// ---- drawing
+
+function headings() {
+  const all = el("input", { type: "checkbox", id: "choose-all", "aria-label": say("choose_all"), onchange: chooseAll });
+  const cells = COLUMNS.map(({ key, numeric }) => {
+    const active = view.sort === key;
+    const sorted = active ? (view.down ? "descending" : "ascending") : null;
+    return el("th", { scope: "col", class: `${key}${numeric ? " number" : ""}`, "aria-sort": sorted },
+      el("button", { type: "button", "data-sort": key, onclick: () => { sortBy(key); byId("runs").querySelector(`[data-sort=${key}]`).focus(); } },
+        say(key), active ? el("span", { "aria-hidden": "true" }, view.down ? "\u00a0↓" : "\u00a0↑") : null));
+  });
+  replace(byId("runs").tHead, el("tr", {}, el("th", { class: "pick" }, all), cells));
+  const options = COLUMNS.flatMap(({ key }) => [false, true].map((down) =>
+    el("option", { value: `${key} ${down}`, selected: view.sort === key && view.down === down }, `${say(key)} ${down ? "↓" : "↑"}`)));
+  replace(byId("sort"), options);
+}
+
+function line(row) {
+  const box = el("input", { type: "checkbox", "aria-label": say("choose", { run: fullName(row) }), onchange: (event) => choose(row.id, event.target.checked) });
+  box.checked = chosen.has(row.id);
+  return el("tr", { "data-id": row.id, class: row.arm === undefined ? "unread" : null },
+    el("td", { class: "pick" }, box),
+    COLUMNS.map(({ key, cell, numeric }) =>
+      el(key === "arm" ? "th" : "td", { scope: key === "arm" ? "row" : null, class: `${key}${numeric ? " number" : ""}`, "data-label": say(key) }, [cell(row)].flat())));
+}
+
+let order = "";
+function show() {
+  const found = visible();
+  const next = found.map((row) => row.id).join("\n");
+  for (const row of found) if (!lines.has(row.id)) lines.set(row.id, line(row));
+  const body = byId("runs").tBodies[0];
+  if (next !== order || body.childElementCount !== found.length) body.replaceChildren(...found.map((row) => lines.get(row.id)));
+  order = next;
+  byId("count").textContent = say("shown_of", { shown: whole(found.length), all: whole(rows.size) });
+  byId("empty").hidden = found.length > 0;
+  byId("runs").hidden = found.length === 0;
+  const several = new Set([...rows.values()].map((row) => row.study)).size > 1;
+  byId("runs").classList.toggle("one-study", !several || view.study !== null);
+  tray();
+  remember();
+}
+
+function refreshLine(row) {
+  const old = lines.get(row.id);
+  if (!old) return;
+  const held = old.contains(document.activeElement) ? document.activeElement.closest("td,th").cellIndex : null;
+  const fresh = line(row);
+  lines.set(row.id, fresh);
+  if (old.isConnected) old.replaceWith(fresh);
+  if (held !== null) fresh.cells[held].querySelector("a,input")?.focus();
+}
+
+function remember() {
+  const search = new URLSearchParams(query);
+  for (const [key, kept] of Object.entries({ filter: view.filter, study: view.study, sort: view.sort === "age" ? "" : view.sort, down: view.down ? "" : "0" }))
+    if (kept || (key === "study" && kept === "")) search.set(key, kept);
+    else search.delete(key);
+  history.replaceState(null, "", search.size ? `?${search}` : location.pathname);
+}
+
+function studies(found) {
+  byId("studies-section").hidden = found.length === 0 || (found.length === 1 && !found[0].question && !found[0].report);
+  const held = document.activeElement?.dataset?.study;
+  replace(byId("studies"), found.map((study) => {
+    const { done } = study;
+    const percent = Math.floor((100 * done) / Math.max(1, study.expected));
+    const others = Object.entries(study.states).filter(([state]) => state !== "complete").map(([state, n]) => el("span", { class: `state ${state}` }, `${n} ${say(state)}`));
+    const active = view.study === study.id;
+    return el("li", { class: active ? "active" : null },
+      el("button", { type: "button", class: "name", "data-study": study.id, "aria-pressed": String(active), onclick: () => pickStudy(active ? null : study.id, found) }, study.name),
+      el("p", { class: "question" }, study.question ?? study.reason ?? (study.id === "" ? say("loose") : "")),
+      el("div", { class: "meter" }, el("progress", { value: done, max: Math.max(1, study.expected), "aria-label": study.name }),
+        el("span", {}, study.stage ? `${say(study.stage)} ` : "", say("progress", { done, all: study.expected, percent }))),
+      el("p", { class: "foot" }, others, study.report ? el("a", { href: fileAddress(study.id, "report", "report.html") }, say("report")) : null));
+  }));
+  if (held !== undefined) byId("studies").querySelector(`[data-study="${CSS.escape(held)}"]`)?.focus();
+}
+
+function pickStudy(id, found) {
+  view.study = id;
+  studies(found);
+  show();
+}
+
+// ---- choosing
+
+function choose(id, wanted) {
+  if (wanted) chosen.add(id);
+  else chosen.delete(id);
+  tray();
+}
+
+function chooseAll(event) {
+  for (const row of visible()) {
+    choose(row.id, event.target.checked);
+    lines.get(row.id).querySelector("input").checked = event.target.checked;
+  }
+}
+
+function tray() {
+  sessionStorage.setItem("chosen", JSON.stringify([...chosen]));
+  byId("tray").hidden = chosen.size === 0;
+  const fits = chosen.size <= MOST;
+  byId("chosen").textContent = say(fits ? "chosen" : "too_many", { n: chosen.size, most: MOST });
+  const link = byId("compare");
+  link.classList.toggle("off", !fits);
+  if (fits) link.href = address("/compare", [...chosen].map((id) => ["run", id]));
+  else link.removeAttribute("href");
+}
+
+// ---- what the server says
+
+async function update() {
+  const answer = await ask("/api/overview", [["epoch", seen.epoch], ["since", seen.revision]]);
+  Object.assign(seen, { epoch: answer.epoch, revision: answer.revision, now: answer.now, received: performance.now() });
+  if (answer.whole) for (const id of chosen) if (!answer.runs.some((row) => row.id === id)) chosen.delete(id);
+  if (answer.whole) for (const id of rows.keys()) if (!answer.runs.some((row) => row.id === id)) answer.gone.push(id);
+  for (const id of answer.gone) {
+    rows.delete(id);
+    lines.delete(id);
+    chosen.delete(id);
+  }
+  for (const row of answer.runs) {
+    rows.set(row.id, row);
+    refreshLine(row);
+  }
+  for (const row of rows.values()) { // time goes by in rows that did not change
+    const cell = lines.get(row.id)?.querySelector(".age");
+    if (cell && row.written) cell.textContent = elapsed(now() - row.written);
+  }
+  byId("loading").hidden = true;
+  byId("runs-section").hidden = rows.size === 0;
+  byId("no-runs").hidden = rows.size > 0;
+  studies(answer.studies);
+  listProblems(answer.problems);
+  show();
+}
+
+byId("filter").value = view.filter;
+byId("filter").addEventListener("input", (event) => { view.filter = event.target.value; show(); });
+byId("sort").addEventListener("change", (event) => { const [key, down] = event.target.value.split(" "); sortBy(key, down === "true"); });
+byId("clear").addEventListener("click", () => {
+  chosen.clear();
+  for (const box of byId("runs").querySelectorAll("input")) box.checked = false;
+  tray();
+});
+headings();
+again(() => ([...rows.values()].some((row) => stateOf(row, now()) === "running") ? 2000 : 5000), update);

@@ -1,0 +1,185 @@
+"""A document or a table, set for a terminal, as Markdown, as LaTeX, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from oelm.report.document import Column, Document, Line, Remark, Section, Table
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.table
+    import rich.text
+
+COLOURS = {
+    "met": "green", "not met": "red", "undecided": "yellow",
+    "supported": "green", "contradicted": "red", "not yet tested": "dim",
+}  # fmt: skip
+
+
+def terminal(table: Table, title: str, width: int) -> rich.console.Group:
+    """Set the table for a terminal of some width.
+
+    Where it does not fit upright it is laid on its side, in as many parts as it takes: no number is cut off.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    parts = [_upright(table)]
+    size = len(table.lines)
+    while size and not all(_natural_width(part) <= width for part in parts):
+        parts = [_on_side(table, table.lines[at : at + size]) for at in range(0, len(table.lines), size)]
+        size -= 1
+    return Group(Text(title, "bold"), *parts, Text("\n".join(table.notes), "dim"))
+
+
+def _upright(table: Table) -> rich.table.Table:
+    """Set one line per arm, with headings of several words on several lines."""
+    shown = _plain_table()
+    for column in table.columns:
+        heading = "\n".join(column.heading.rsplit(" ", 1)) if column.numeric else column.heading
+        shown.add_column(_text(heading), justify="right" if column.numeric else "left")
+    for line in table.lines:
+        shown.add_row(*(_text(cell, line, column) for cell, column in zip(line.cells, table.columns, strict=True)))
+    return shown
+
+
+def _on_side(table: Table, lines: Sequence[Line]) -> rich.table.Table:
+    """Set one column per arm."""
+    shown = _plain_table(show_header=False)
+    for justify in ("left", *["right"] * len(lines)):
+        shown.add_column(justify="left" if justify == "left" else "right", overflow="fold")
+    for place, column in enumerate(table.columns):
+        cells = (_text(line.cells[place], line, column) for line in lines)
+        shown.add_row(_text(column.heading), *cells, end_section=column.name == "arm")
+    return shown
+
+
+def _plain_table(*, show_header: bool = True) -> rich.table.Table:
+    import rich.box
+    import rich.table
+
+    return rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=show_header)
+
+
+def _text(cell: str, line: Line | None = None, column: Column | None = None) -> rich.text.Text:
+    """Return a cell, a verdict in its colour. As Text, not str: a name is never read as markup."""
+    from rich.text import Text
+
+    tone = line.tone if line and column and column.name == "verdict" else None
+    return Text(cell, COLOURS.get(tone or "", ""))
+
+
+def _natural_width(shown: rich.table.Table) -> int:
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(width=10_000)
+    return Measurement.get(console, console.options, shown).maximum
+
+
+def markdown(table: Table) -> str:
+    """Set a table in Markdown."""
+    return "\n".join([
+        _markdown_line(column.heading for column in table.columns),
+        _markdown_line(("---:" if column.numeric else ":---" for column in table.columns), literal=True),
+        *(_markdown_line(line.cells) for line in table.lines),
+    ])  # fmt: skip
+
+
+def _markdown_line(cells: Iterable[str], *, literal: bool = False) -> str:
+    return "| " + " | ".join(cell if literal else escaped(cell) for cell in cells) + " |"
+
+
+def escaped(text: str) -> str:
+    """Return text that Markdown shows as it is: no markup, no HTML, no new cell."""
+    flat = html.escape(" ".join(text.split()), quote=False)
+    return "".join(f"\\{letter}" if letter in "\\`*_[]|#~" else letter for letter in flat)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "†": r"\dag{}", "‡": r"\ddag{}",
+    "§": r"\S{}", "∞": r"$\infty$", "–": "--", "±": r"$\pm$", "→": r"$\to$", "×": r"$\times$", "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+}  # fmt: skip
+
+
+def latex(table: Table, caption: str) -> str:
+    """Set a table in LaTeX, with booktabs' rules; Chinese needs ctex, which the reader's document brings."""
+    columns = "".join("r" if column.numeric else "l" for column in table.columns)
+    notes = "".join(f"  % {' '.join(note.split())}\n" for note in table.notes)
+    body = "".join(f"    {_latex_line(line.cells)}\n" for line in table.lines)
+    return (
+        f"% needs \\usepackage{{booktabs}}\n\\begin{{table}}\n  \\centering\n  \\caption{{{latex_escaped(caption)}}}\n"
+        f"{notes}  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n"
+        f"    {_latex_line(column.heading for column in table.columns)}\n    \\midrule\n{body}"
+        "    \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
+    )
+
+
+def _latex_line(cells: Iterable[str]) -> str:
+    return " & ".join(map(latex_escaped, cells)) + r" \\"
+
+
+def latex_escaped(text: str) -> str:
+    """Return text that LaTeX shows as it is."""
+    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def comma_separated(table: Table) -> str:
+    """Set a table as CSV. A cell that a spreadsheet would take for a formula gets a leading apostrophe."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([column.heading for column in table.columns])
+    writer.writerows([_harmless(cell, column) for cell, column in zip(line.cells, table.columns, strict=True)]
+                     for line in table.lines)  # fmt: skip
+    return file.getvalue()
+
+
+def _harmless(cell: str, column: Column) -> str:
+    flat = " ".join(cell.split())
+    return f"'{flat}" if not column.numeric and flat[:1] in tuple("=+-@") else flat
+
+
+def markdown_document(document: Document) -> str:
+    """Set a report as Markdown; its figures lie beside it."""
+    blocks = [f"# {escaped(document.title)}", f"*{escaped(document.question)}*"]
+    for section in document.sections:
+        blocks += [f"## {escaped(section.heading)}", *_section(section)]
+    return "\n\n".join([*blocks, escaped(document.footer)]) + "\n"
+
+
+def _section(section: Section) -> Iterator[str]:
+    if section.paragraphs:
+        yield "\n\n".join(map(escaped, section.paragraphs))
+    if section.answers:
+        yield "\n".join(
+            f"- **{escaped(answer.subject)}: {answer.word}.** {escaped(answer.sentence)}"
+            + "".join(f" [{escaped(words)}]({href})" for words, href in answer.links)
+            for answer in section.answers
+        )
+    if section.figure:
+        yield f"![{escaped(section.heading)}]({section.figure.name}.png)"
+        yield escaped(section.figure.caption)
+    if section.table:
+        yield markdown(section.table)
+        yield from map(escaped, section.table.notes)
+    if section.remarks:
+        yield "\n".join(map(_remark, section.remarks))
+    if section.folds:
+        yield "\n".join(
+            f"- {escaped(fold.title + ', ' if fold.title else '')}"
+            + (f"[{escaped(fold.summary)}]({fold.href})" if fold.href else escaped(fold.summary))
+            + "".join(f"; {escaped(term)} {escaped(value)}" for term, value, _ in fold.facts)
+            for fold in section.folds
+        )
+
+
+def _remark(remark: Remark) -> str:
+    subject = escaped(remark.subject)
+    return f"- {f'[{subject}]({remark.href})' if remark.href else subject}: {escaped(remark.text)}"

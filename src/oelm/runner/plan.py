@@ -1,0 +1,187 @@
+"""What a study takes before anything of it runs: parameters, FLOPs, memory and time on a named device.
+
+FLOPs are counted from shapes. Seconds are FLOPs divided by what the device can do and by one utilisation, fixed here
+once and for all and never fitted to results: a plan is to be wrong by a factor that one knows, not right by accident.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from oelm import surgery
+from oelm.models.build import build, named_shape
+from oelm.models.cost import Cost, training_cost
+from oelm.runner.artefacts import matmul_peak
+from oelm.runner.queue import Board, Entry
+from oelm.spec.base import digest
+from oelm.spec.data import ExamplesSpec
+from oelm.spec.model import GPTSpec, ModelSpec
+from oelm.spec.run import RunSpec, fingerprint
+from oelm.study import Study
+
+UTILISATION = 0.4
+"""The share of a device's matrix-product peak that a training step is taken to reach, on every device."""
+TERA, GIB = 10**12, 2**30
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device by its data sheet: dense matrix products per second by precision, memory in bytes."""
+
+    flops: dict[str, float]
+    memory_bytes: int
+
+
+def _sheet(fp32: float, half: float, gibibytes: int) -> Device:
+    return Device({"fp32": fp32 * TERA, "bf16": half * TERA, "fp16": half * TERA}, gibibytes * GIB)
+
+
+DEVICES = {
+    # fp32 as torch computes it unless told otherwise, without TF32; half precision with float32 sums, no sparsity
+    "a5000": _sheet(27.8, 111.1, 24),
+    "a100": _sheet(19.5, 311.9, 80),
+    "h100": _sheet(66.9, 989.4, 80),
+    "rtx4090": _sheet(82.6, 165.2, 24),
+}
+
+TRAINING_ROWS = {"sst2": 67_349, "mnli": 392_702, "xnli": 392_702, "ag_news": 120_000, "imdb": 25_000}
+"""Rows of the public training splits, for plans of runs whose data are not at hand."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of the plan. `seconds` is None where the number of steps hangs on data that are not at hand."""
+
+    run: str
+    arm: str
+    seed: int
+    stage: str
+    fingerprint: str
+    """Of the run as declared; binding it to its data gives it another."""
+    state: str
+    trained: int
+    frozen: int
+    steps: int | None
+    step_flops: int
+    step_seconds: float
+    memory_bytes: int
+    seconds: float | None
+    settings: dict[str, Any]
+    """What the run's spec says that is not a default."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs that are known now, and how many more the second stage will have."""
+
+    study: str
+    question: str
+    device: str
+    utilisation: float
+    peak_flops: dict[str, float]
+    runs: tuple[Planned, ...]
+    confirm_runs: int
+    """Runs of the second stage that will be known when tuning has ended."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Device-seconds of what is not done; None where some run's are not known."""
+        left = [run.seconds for run in self.runs if run.state not in ("complete", "diverged")]
+        return None if None in left else sum(s for s in left if s is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self) | {"seconds": self.seconds}
+
+
+def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda _: None) -> Plan:
+    """Count and estimate every run of the stage that a study is in."""
+    peaks: dict[str, float] = dict(DEVICES[device].flops) if device in DEVICES else {}
+    costs: dict[str, tuple[surgery.Audit, Cost]] = {}
+    planned = []
+    for entry in board.entries:
+        parts = (_shape(entry.run), entry.run.method)
+        key = digest(
+            [*(part.model_dump(mode="json") for part in parts), _length(entry.run), entry.run.train.batch_size]
+        )
+        if key not in costs:
+            progress(f"counting {entry.name}")
+            costs[key] = counted(entry.run)
+        peak = entry.run.train.precision if device in DEVICES else f"{entry.run.train.threads} threads"
+        if peak not in peaks:
+            progress("probing this machine")
+            peaks[peak] = probed(entry.run)
+        planned.append(_planned(board, entry, *costs[key], peaks[peak]))
+    later = 0
+    if isinstance(board.study, Study) and board.stage.name == "tune":
+        later = len(board.study.seeds) * len(board.study.cells()) * len(board.study.arms)
+    study = board.study
+    return Plan(study.name, study.question, device, UTILISATION, peaks, tuple(planned), later)
+
+
+def counted(run: RunSpec) -> tuple[surgery.Audit, Cost]:
+    """Return what a run's model consists of under its method, and what a step of it costs."""
+    model = build(_shape(run))
+    audit = surgery.apply(model, run.method, seed=run.seed)
+    return audit, training_cost(model.train(), run.train.batch_size, _length(run))
+
+
+def probed(run: RunSpec) -> float:
+    """Measure the matrix products per second of this machine's CPU with the run's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(run.train.threads)
+    try:
+        return matmul_peak(torch.device("cpu"), run.train.precision)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _planned(board: Board, entry: Entry, audit: surgery.Audit, cost: Cost, peak: float) -> Planned:
+    run = entry.run
+    step_flops = cost.total_flops
+    step_seconds = step_flops / (peak * UTILISATION * run.train.processes)
+    steps = _steps(run)
+    tuning = any(fingerprint(other) == fingerprint(run) for other in board.stage.tune)
+    return Planned(
+        run=entry.name,
+        arm=run.arm,
+        seed=run.seed,
+        stage="tune" if tuning else "confirm",
+        fingerprint=fingerprint(run),
+        state=entry.state,
+        trained=audit.trainable,
+        frozen=audit.frozen,
+        steps=steps,
+        step_flops=step_flops,
+        step_seconds=step_seconds,
+        memory_bytes=cost.memory_bytes,
+        seconds=None if steps is None else steps * step_seconds,
+        settings=run.meaning(),
+    )
+
+
+def _steps(run: RunSpec) -> int | None:
+    if run.train.epochs is None or run.data.checksum is not None:
+        return run.train.steps
+    rows = run.data.rows if isinstance(run.data, ExamplesSpec) else None
+    rows = rows or TRAINING_ROWS.get(run.data.corpus)
+    return math.ceil(run.train.epochs * rows / run.train.batch_size) if rows else None
+
+
+def _shape(run: RunSpec) -> ModelSpec:
+    """Return a model of the run's shapes that needs neither data nor the hub."""
+    if isinstance(run.model, GPTSpec):
+        own = None if isinstance(run.data, ExamplesSpec) else run.data.vocab_size
+        return run.model.model_copy(update={"vocab_size": run.model.vocab_size or own or 50257})
+    return named_shape(run.model)
+
+
+def _length(run: RunSpec) -> int:
+    if isinstance(run.data, ExamplesSpec):
+        return run.data.max_length
+    return run.model.context if isinstance(run.model, GPTSpec) else 128

@@ -1,0 +1,131 @@
+"""Can a GPT with frozen Q and K stay within 5 % of a tuned baseline's perplexity, and what makes it so?
+
+    oelm run studies/gap.py --scale screen      14 core-hours: every candidate on one grid, one seed, on the speeches
+    oelm run studies/gap.py --scale speeches    the best ones, their controls, three fresh seeds
+    oelm run studies/gap.py --scale imdb        the same on film reviews
+    oelm run studies/gap.py                     the same at the published size, on GPUs
+
+Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
+a tenth as many parameters beside them (heads of 16 instead of 32 keep the K x K cores below that); the second trains
+some of Q and K, in some layers, roles or for some time. Each repair stands on the baseline, too: what helps both is no
+answer. The thin arms train as many parameters as a repaired frozen arm does.
+
+Hypotheses from single trials (speeches, one seed, one rate): frozen +14.6 %, with a shift +11.7 %, with a core +8.7 %,
+core and diagonal +5.1 %, last layer trained +7.0 %, Q only +4.1 %.
+"""
+
+from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec, named_method
+from oelm.spec.model import named_size
+
+QUESTION = "Which frozen Q/K stays within 5 % of the tuned baseline's perplexity?"
+MINI = named_size("mini")
+SPEECHES = DataSpec(corpus="sotu", vocab_size=2048)
+REVIEWS = DataSpec(corpus="imdb", vocab_size=2048, tokens=3_000_000)
+
+
+def small_heads(name: str) -> Arm:
+    """Return a method on twice as many heads of half the size, whose cores are a quarter as large."""
+    return Arm(name=f"{name}-h8", method=named_method(name), model={"num_heads": 8})
+
+
+def thin(part: int) -> Arm:
+    """Return trained Q and K of a fraction of the width."""
+    return Arm(
+        name=f"thin-{part}", method=MethodSpec(), model={"qk_head_size": MINI.model_dim // MINI.num_heads // part}
+    )
+
+
+FROZEN = (
+    "oelm-freeze",
+    "oelm-shift",
+    "oelm-mix",
+    "oelm-temperature",
+    "oelm-qk-norm",
+    "oelm-bias",
+    "oelm-diagonal",
+    "oelm-correlated",
+    "oelm+gain=2",
+    "oelm+mix+bias+diagonal+temperature",
+    small_heads("oelm-freeze"),
+    small_heads("oelm+core"),
+    small_heads("oelm+core+diagonal"),
+    small_heads("oelm+core+diagonal+mix"),
+)
+PARTLY = (
+    "oelm-low-rank",
+    "oelm-q-only",
+    "oelm-partial:-1",
+    "oelm-partial:0,-1",
+    "oelm-every:4",
+    "unfreeze-late:0.7",
+    "train-then-freeze:0.3",
+    "oelm+layer-rates=0.7",
+)
+CONTROLS = (
+    "baseline",
+    "uniform",
+    "baseline+mix+bias+diagonal+temperature",
+    small_heads("baseline"),
+    small_heads("baseline+core+diagonal+mix"),
+    thin(8),
+    thin(16),
+)
+FINAL = (
+    "baseline",
+    "oelm-freeze",
+    "oelm-q-only",
+    "oelm-partial:-1",
+    small_heads("oelm+core+diagonal+mix"),
+    small_heads("baseline+core+diagonal+mix"),
+    thin(8),
+)
+
+
+def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], seeds: tuple[int, ...]) -> Study:
+    """Return a study in the regime of studies/fair.py."""
+    return Study(
+        name=name,
+        question=QUESTION,
+        base=RunSpec(
+            model=MINI,
+            data=data,
+            train=TrainSpec(
+                steps=2600, batch_size=8, learning_rate=3e-3, warmup_steps=200, eval_every=325, eval_tokens=65_536
+            ),
+        ),
+        arms=arms,
+        tuned={"train.learning_rate": (1.5e-3, 3e-3, 6e-3)},
+        tuning_seeds=(100,),
+        seeds=seeds,
+    )
+
+
+study = Study(
+    name="gap",
+    question=QUESTION,
+    base=RunSpec(
+        model=named_size("medium-512"),
+        data=DataSpec(corpus="wikitext-103"),
+        train=TrainSpec(
+            steps=200_000, batch_size=8, warmup_steps=1000, eval_every=1000, precision="bf16", device="cuda"
+        ),
+    ),
+    arms=(
+        "baseline",
+        "oelm-freeze",
+        "oelm+core+diagonal+mix",
+        "baseline+core+diagonal+mix",
+        "oelm-q-only",
+        "oelm-partial:-1",
+        Arm(name="thin-8", method=MethodSpec(), model={"qk_head_size": 8}),
+    ),
+    tuned={"train.learning_rate": (3e-4, 6e-4, 1.2e-3)},
+    tuning_seeds=(100,),
+    seeds=(0, 1, 2),
+)
+scales = {
+    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *PARTLY), (0,)),
+    "speeches": small("gap-speeches", SPEECHES, FINAL, (0, 1, 2)),
+    "imdb": small("gap-imdb", REVIEWS, FINAL, (0, 1, 2)),
+    "medium-512": study,
+}

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oelm.analysis.bootstrap import evaluation_noise, noise_of
+from oelm.analysis.compare import compare_folder
+from oelm.errors import UsageError
+from oelm.record.losses import TestLossesRecord, write_test_losses
+from oelm.study import Study
+
+
+def documents(rng: np.random.Generator, effect: float, count: int = 400) -> TestLossesRecord:
+    tokens = np.full(count, 100)
+    nats = 100 * (2.0 + effect + rng.normal(0, 0.5, count))
+    return TestLossesRecord(kind="documents", nats=tuple(nats), tokens=tuple(int(n) for n in tokens))
+
+
+def test_the_interval_is_that_of_the_mean_over_documents() -> None:
+    rng = np.random.default_rng(0)
+    arm, reference = documents(rng, 0.1), documents(rng, 0.0)
+    interval = evaluation_noise({0: arm}, {0: reference})
+    differences = (np.array(arm.nats) - np.array(reference.nats)) / 100
+    half = 1.96 * differences.std() / np.sqrt(400)
+    assert interval.low == pytest.approx(differences.mean() - half, abs=0.1 * half)
+    assert interval.high == pytest.approx(differences.mean() + half, abs=0.1 * half)
+
+
+def test_what_documents_share_between_the_arms_cancels() -> None:
+    rng = np.random.default_rng(1)
+    reference = documents(rng, 0.0)
+    arm = reference.model_copy(update={"nats": tuple(value + 10.0 for value in reference.nats)})
+    interval = evaluation_noise({0: arm}, {0: reference})
+    assert (interval.low, interval.high) == pytest.approx((0.1, 0.1))
+
+
+def test_examples_count_in_points_and_lost_ones_are_a_cost() -> None:
+    right = TestLossesRecord(kind="examples", correct=(1,) * 90 + (0,) * 10)
+    worse = TestLossesRecord(kind="examples", correct=(1,) * 80 + (0,) * 20)
+    interval = evaluation_noise({0: worse}, {0: right})
+    assert 3 < interval.low < 10 < interval.high < 19
+
+
+def test_seeds_are_not_resampled_below_ten_and_widen_the_interval_from_there() -> None:
+    rng = np.random.default_rng(2)
+    arms = {seed: documents(rng, 0.1 + rng.normal(0, 0.1)) for seed in range(10)}
+    references = {seed: documents(rng, 0.0) for seed in range(10)}
+    fixed, nested = evaluation_noise(arms, references), evaluation_noise(arms, references, over_seeds=True)
+    assert nested.high - nested.low > 1.5 * (fixed.high - fixed.low)
+    few = {seed: arms[seed] for seed in range(9)}
+    with pytest.raises(UsageError, match="bootstrap over 9 seeds.*needs 10"):
+        evaluation_noise(few, references, over_seeds=True)
+
+
+def test_different_test_splits_are_refused() -> None:
+    rng = np.random.default_rng(3)
+    with pytest.raises(UsageError, match=r"one split.*\[300, 400\]"):
+        evaluation_noise({0: documents(rng, 0.1)}, {0: documents(rng, 0.0, count=300)})
+
+
+def test_a_comparison_has_the_noise_of_the_arms_that_left_their_losses(study: Study, write_run: Any, tmp_path) -> None:
+    rng = np.random.default_rng(4)
+    for run in study.runs():
+        directory = write_run(run)
+        write_test_losses(directory, documents(rng, 0.1 * (run.arm != "baseline")))
+    comparison = compare_folder(study, tmp_path / "runs")
+    noise, complaints = noise_of(comparison)
+    assert list(noise) == [("oelm-freeze", ())]
+    assert complaints == []
+    (directory / "test_losses.json").write_text("{")
+    assert "does not hold losses" in noise_of(comparison)[1][0]

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oelm.analysis.gather import find_runs, gather
+from oelm.errors import BadRecord, IncomparableRuns, UsageError
+from oelm.study import Study, replaced
+
+
+def test_runs_of_one_corpus_are_compared_without_a_study(study: Study, make_record: Any) -> None:
+    found = [(Path(str(n)), make_record(run)) for n, run in enumerate(study.runs())]
+    (comparison,) = gather(found).comparisons
+    assert comparison.study.reference == "baseline"
+    assert [len(row.evidence) for row in comparison.rows] == [3, 3]
+
+
+def test_an_undeclared_difference_is_refused_and_told_when_forced(study: Study, make_record: Any) -> None:
+    found = [
+        (Path(str(n)), make_record(replaced(run, "train.learning_rate", 1e-3) if run.arm != "baseline" else run))
+        for n, run in enumerate(study.runs())
+    ]
+    with pytest.raises(IncomparableRuns, match=r"differ in train\.learning_rate \(0\.001, 0\.0003\)"):
+        gather(found)
+    (comparison,) = gather(found, force=True).comparisons
+    assert len(comparison.unfair) == 1
+    assert "train.learning_rate" in comparison.unfair[0]
+
+
+def test_arms_that_share_a_name_and_not_a_method_are_told_apart(study: Study, make_record: Any) -> None:
+    found = [
+        (Path(str(n)), make_record(run.model_copy(update={"arm": "x"}))) for n, run in enumerate(study.runs())
+    ]  # fmt: skip
+    (comparison,) = gather(found).comparisons
+    assert [row.arm for row in comparison.rows] == ["x", "x (2)"]
+    assert comparison.rows[0].evidence[0].spec.method == study.arms[0].method
+
+
+def test_runs_from_different_corpora_have_nothing_to_be_compared_with(study: Study, make_record: Any) -> None:
+    one, other = study.runs()[:2]
+    found = [(Path("a"), make_record(one)), (Path("b"), make_record(replaced(other, "data.corpus", "speeches")))]
+    with pytest.raises(IncomparableRuns, match=r"only arm on data\.corpus stories.*speeches"):
+        gather(found)
+
+
+def test_two_draws_of_one_corpus_are_two_comparisons(study: Study, make_record: Any) -> None:
+    runs = [*study.runs(), *(replaced(run, "data.seed", 1) for run in study.runs())]
+    found = [(Path(f"{n:02}"), make_record(run)) for n, run in enumerate(runs)]
+    assert [item.study.name for item in gather(found).comparisons] == ["stories (as it is)", "stories (seed 1)"]
+
+
+def test_a_sweep_that_is_forced_keeps_one_run_per_seed_and_names_what_the_others_differ_in(
+    study: Study, make_record: Any
+) -> None:
+    runs = [*study.runs(), *(replaced(run, "train.learning_rate", 1e-3) for run in study.runs())]
+    found = [(Path(f"{n:02}"), make_record(run)) for n, run in enumerate(runs)]
+    (comparison,) = gather(found, force=True).comparisons
+    assert len(comparison.ignored) == 6
+    assert all("train.learning_rate" in item.differs for item in comparison.ignored)
+
+
+def test_folders_without_runs_are_refused_in_words_and_torn_records_are_told(
+    study: Study, write_run: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="no such folder"):
+        find_runs([tmp_path / "typo"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"no record\.json lies in it"):
+        find_runs([tmp_path / "empty"])
+    directory = write_run(study.runs()[0])
+    (tmp_path / "runs" / "torn").mkdir()
+    (tmp_path / "runs" / "torn" / "record.json").write_text("{")
+    found, unreadable = find_runs([tmp_path / "runs", directory])
+    assert len(found) == 1
+    assert "torn" in unreadable[0]
+    with pytest.raises(BadRecord, match="is not whole JSON"):
+        find_runs([tmp_path / "runs" / "torn"])

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oelm.analysis.compare import Comparison, compare
+from oelm.analysis.ledger import Claim, Entry, ledger
+from oelm.record.schema import SecondsRecord
+from oelm.spec.data import ExamplesSpec
+from oelm.spec.model import ForeignSpec
+from oelm.study import Study, replaced
+
+
+def compared(study: Study, make_record: Any, effects: dict[str, float], **fields: Any) -> Comparison:
+    """Compare arms with known effects; `tokens` is the size of the corpus, `accuracy` makes it a classification."""
+    arms = Study(**{**study.model_dump(exclude={"arms"}), "arms": tuple(effects), "reference": next(iter(effects))})
+    accuracy, tokens, faster = (fields.pop(name, None) for name in ("accuracy", "tokens", "faster"))
+    records = []
+    for number, run in enumerate(arms.runs()):
+        loss = 1.4 + 0.3 * run.seed + effects[run.arm] + 0.0005 * run.seed * bool(effects[run.arm])
+        record = make_record(run, loss, **fields)
+        if tokens:
+            record = record.model_copy(update={"data": record.data.model_copy(update={"tokens": {"train": tokens}})})
+        if accuracy:
+            share = accuracy - effects[run.arm] + 0.001 * run.seed
+            result = record.result.model_copy(update={"test_accuracy": share})
+            record = record.model_copy(update={"result": result})
+        if faster is not None:
+            spent = 100 * (1 - faster * bool(run.method.freeze.roles)) + 0.1 * run.seed
+            seconds = SecondsRecord(total=spent, train=spent, validation=0, checkpoint=0)
+            record = record.model_copy(update={"seconds": seconds})
+        records.append((Path(str(number)), record))
+    return compare(arms, records)
+
+
+def entry(claim: Claim, *comparisons: Comparison) -> Entry:
+    return next(item for item in ledger(comparisons) if item.claim == claim)
+
+
+@pytest.fixture
+def bert(study: Study) -> Study:
+    base = study.base.model_copy(update={"model": ForeignSpec(name="bert-base", labels=2), "data": ExamplesSpec()})
+    return study.model_copy(update={"base": base})
+
+
+def test_without_records_every_claim_is_not_yet_tested() -> None:
+    entries = ledger([])
+    assert len(entries) == 8
+    assert {item.verdict for item in entries} == {"not yet tested"}
+
+
+def test_only_the_matched_control_can_support_that_orthogonal_beats_random(study: Study, make_record: Any) -> None:
+    arms = {"baseline": 0.0, "oelm-random": 0.3, "oelm-freeze": 0.1}
+    claim: Claim = "orthogonal-beats-random"
+    assert entry(claim, compared(study, make_record, arms)).verdict == "undecided"
+    for matched, verdict in ((0.12, "supported"), (0.08, "contradicted")):
+        found = entry(claim, compared(study, make_record, arms | {"oelm-random-matched": matched}))
+        assert found.verdict == verdict
+        assert {item.arm for item in found.findings[0].evidence} == {"oelm-random-matched", "oelm-freeze"}
+
+
+@pytest.mark.parametrize(("effect", "verdict"), [(0.11, "supported"), (0.02, "contradicted"), (0.3, "contradicted")])
+def test_freezing_costs_what_was_published_or_does_not(
+    study: Study, make_record: Any, effect: float, verdict: str
+) -> None:
+    found = compared(study, make_record, {"baseline": 0.0, "oelm-freeze": effect})
+    assert entry("freezing-costs-10-to-15", found).verdict == verdict
+
+
+def test_findings_that_disagree_leave_a_claim_undecided(study: Study, make_record: Any) -> None:
+    both = [compared(study, make_record, {"baseline": 0.0, "oelm-freeze": effect}) for effect in (0.11, 0.3)]
+    found = entry("freezing-costs-10-to-15", *both)
+    assert (found.verdict, len(found.findings)) == ("undecided", 2)
+
+
+def test_the_corpus_trend_needs_two_sizes_of_one_model(study: Study, make_record: Any) -> None:
+    arms = {"baseline": 0.0, "oelm-freeze": 0.1}
+    small = compared(study, make_record, arms, tokens=10**6)
+    assert entry("loss-grows-with-the-corpus", small).verdict == "not yet tested"
+    worse = compared(study, make_record, {"baseline": 0.0, "oelm-freeze": 0.2}, tokens=10**8)
+    better = compared(study, make_record, {"baseline": 0.0, "oelm-freeze": 0.05}, tokens=10**8)
+    assert entry("loss-grows-with-the-corpus", small, worse).verdict == "supported"
+    assert entry("loss-grows-with-the-corpus", small, better).verdict == "contradicted"
+
+
+def test_a_pretrained_encoder_cannot_show_that_classification_tolerates_freezing(bert: Study, make_record: Any) -> None:
+    arms = {"baseline": 0.0, "oelm-from-current": 0.001}
+    claim: Claim = "classification-tolerates-freezing"
+    assert entry(claim, compared(bert, make_record, arms, accuracy=0.9)).verdict == "undecided"
+    scratch = bert.model_copy(update={"base": replaced(bert.base, "model.pretrained", value=False)})
+    assert entry(claim, compared(scratch, make_record, arms, accuracy=0.9)).verdict == "supported"
+    arms["oelm-from-current"] = 0.08
+    assert entry(claim, compared(bert, make_record, arms, accuracy=0.9)).verdict == "contradicted"
+
+
+@pytest.mark.parametrize(("faster", "verdict"), [(0.57, "supported"), (0.03, "contradicted")])
+def test_the_saving_of_time_on_bert_is_what_the_clocks_say(
+    bert: Study, make_record: Any, faster: float, verdict: str
+) -> None:
+    found = compared(bert, make_record, {"baseline": 0.0, "oelm-from-current": 0.01}, accuracy=0.9, faster=faster)
+    assert entry("57-percent-faster-on-bert", found).verdict == verdict
+
+
+@pytest.mark.parametrize(("faster", "verdict"), [(0.01, "supported"), (0.3, "contradicted")])
+def test_no_gain_on_gpt_is_within_five_percent(study: Study, make_record: Any, faster: float, verdict: str) -> None:
+    found = compared(study, make_record, {"baseline": 0.0, "oelm-freeze": 0.1}, faster=faster)
+    assert entry("no-gain-on-gpt", found).verdict == verdict

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oelm.analysis.compare import Comparison, compare
+from oelm.analysis.tuning import sensitivities
+from oelm.record.stages import by_declaration, stage_of
+from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.train import TrainSpec
+from oelm.study import Study
+
+BEST = {"baseline": 1e-3, "oelm-freeze": 2e-3}
+
+
+def tuned_study(**fields: Any) -> Study:
+    return Study(**{
+        "name": "tuned", "question": "?", "base": RunSpec(model=GPT_SIZES["nano"], train=TrainSpec(steps=100)),
+        "arms": ("baseline", "oelm-freeze"), "tuned": {"train.learning_rate": (5e-4, 1e-3, 2e-3, 4e-3)},
+        "tuning_seeds": (100, 101), "seeds": (0, 1, 2), **fields,
+    })  # fmt: skip
+
+
+def loss(run: RunSpec) -> float:
+    return 2 + math.log2(run.train.learning_rate / BEST[run.arm]) ** 2 / 100 + 0.001 * (run.seed % 7)
+
+
+def carried_out(study: Study, make_record: Any, stages: int = 2) -> Comparison:
+    found: list[Any] = []
+    for _ in range(stages):
+        stage = stage_of(study, by_declaration(found))
+        done = {fingerprint(record.spec) for record in found}
+        found += [record for run in stage.runs if fingerprint((record := make_record(run, loss(run))).spec) not in done]
+    return compare(study, [(Path(str(number)), record) for number, record in enumerate(found)])
+
+
+def test_each_arm_is_compared_at_its_own_tuned_setting(make_record: Any) -> None:
+    comparison = carried_out(tuned_study(), make_record)
+    assert comparison.stage.name == "confirm"
+    assert len(comparison.tuning) == 2 * 4 * 2
+    assert [(row.arm, len(row.evidence)) for row in comparison.rows] == [("baseline", 3), ("oelm-freeze", 3)]
+    assert {item.spec.train.learning_rate for item in comparison.rows[1].evidence} == {2e-3}
+    assert comparison.gaps == ()
+    assert comparison.ignored == ()
+
+
+def test_the_curve_of_an_arm_has_its_best_point_and_the_cost_of_the_next(make_record: Any) -> None:
+    baseline, frozen = sensitivities(carried_out(tuned_study(), make_record))
+    assert [point.value for point in baseline.points] == [5e-4, 1e-3, 2e-3, 4e-3]
+    assert (baseline.chosen, frozen.chosen) == (1e-3, 2e-3)
+    assert baseline.penalty == pytest.approx(0.01)
+    assert not baseline.at_edge
+
+
+def test_while_tuning_goes_on_what_is_known_is_there_and_nothing_is_confirmed(make_record: Any) -> None:
+    study = tuned_study()
+    runs = stage_of(study, {}).tune
+    records = [(Path(str(n)), make_record(run, loss(run))) for n, run in enumerate(runs[:6])]
+    comparison = compare(study, records)
+    assert comparison.stage.name == "tune"
+    assert [row.figure for row in comparison.rows] == [None, None]
+    assert len(comparison.gaps) == 10
+    assert comparison.gaps[0].cell == (("train.learning_rate", "0.004"),)
+    found = sensitivities(comparison)
+    assert [item.chosen for item in found] == [None, None]
+    assert len(found[0].points) == 3
+
+
+def test_a_diverged_point_cannot_be_best(make_record: Any) -> None:
+    study = tuned_study()
+    runs = stage_of(study, {}).tune
+    records = [
+        (Path(str(n)), make_record(run, math.nan if run.train.learning_rate == 1e-3 else loss(run)))
+        for n, run in enumerate(runs)
+    ]
+    baseline = sensitivities(compare(study, records))[0]
+    assert [point.diverged for point in baseline.points] == [0, 2, 0, 0]
+    assert baseline.points[1].mean == math.inf

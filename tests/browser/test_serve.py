@@ -1,0 +1,345 @@
+"""The results page in a real browser: what a reader sees, clicks and drags."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import uvicorn
+
+from oelm.cli.serve import listen, url
+from oelm.record.schema import MetricRecord
+from oelm.record.store import METRICS, RECORD, read_record, run_directory, write_record, write_study
+from oelm.report.page import write_report
+from oelm.report.server.app import application
+from oelm.study import Study
+
+pytestmark = pytest.mark.browser
+HOSTILE = '"><img src=x onerror=document.title="gone"><script>document.title="gone"</script>'
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("there is no chromium on this machine (Debian: apt-get install chromium)")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, study: Study, make_record: Any) -> Path:
+    """A study of six declared runs: three complete, one running, one failed, one unreadable; one not there yet."""
+    root = tmp_path / "runs" / study.name
+    write_study(root, study)
+    states: list[dict[str, Any]] = [
+        *({"status": "complete"} for _ in range(3)),
+        {"status": "running", "result": None, "finished": None, "step": 40},
+        {"status": "failed", "result": None, "error": "Traceback ...\nRunFailed: the loss is NaN"},
+    ]
+    for run, state in zip(study.runs(), states, strict=False):
+        record = make_record(run, 1.4 + 0.1 * (run.arm != "baseline") + 0.01 * run.seed, **state)
+        directory = run_directory(root, record.spec)
+        write_record(directory, record)
+        curve(directory, range(0, record.step + 1, 2))
+        (directory / "training.log").write_text("".join(f"[Step {step}] loss\n" for step in range(400)))
+        (directory / "samples.txt").write_text("Once upon [...] a time\n\nThere was [...] a fox\n")
+        (directory / "attention.json").write_text(
+            json.dumps({"entropy": [[1, 2], [3, 4]], "distance": [[5, 6], [7, 8]]})
+        )
+    (root / "torn").mkdir()
+    (root / "torn" / RECORD).write_text("{")
+    return tmp_path / "runs"
+
+
+def curve(directory: Path, steps: range) -> None:
+    with (directory / METRICS).open("a") as file:
+        for step in steps:
+            for kind in ("train", "val"):
+                metric = MetricRecord(kind=kind, step=step, loss=1 + 4 * math.exp(-step / 20), seconds=step / 5)
+                file.write(metric.model_dump_json(exclude_none=True) + "\n")
+
+
+@pytest.fixture
+def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open pages of `tmp_path / "runs"`; any error or refusal by the content policy fails the test."""
+    (tmp_path / "runs").mkdir(exist_ok=True)
+    listening = listen("127.0.0.1", 0)
+    server = uvicorn.Server(
+        uvicorn.Config(application(tmp_path / "runs"), log_level="warning", lifespan="off", ws="none")
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    complaints: list[str] = []
+    contexts = []
+
+    def open_page(path: str = "/", width: int = 1280, **options: Any) -> Any:
+        contexts.append(chromium.new_context(viewport={"width": width, "height": 844}, **options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(30_000)
+        page.on("console", lambda message: complaints.extend([message.text] if message.type == "error" else []))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(url(listening, "127.0.0.1").rstrip("/") + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    server.should_exit = True
+    thread.join()
+    assert [text for text in complaints if "status of 404" not in text] == []  # a test plays a lost server
+
+
+def keys(runs: Path, status: str) -> list[str]:
+    return [
+        path.parent.relative_to(runs).as_posix()
+        for path in sorted(runs.glob(f"*/*/{RECORD}"))
+        if path.parent.name != "torn" and read_record(path.parent).status == status
+    ]
+
+
+def at(page: str, *runs: str, **more: str) -> str:
+    return f"/{page}?" + urlencode([*(("run", run) for run in runs), *more.items()])
+
+
+def until(page: Any, condition: str) -> None:
+    """Wait for a condition. Playwright's own waiting evaluates text in the page, which the page's policy forbids."""
+    ends = time.monotonic() + 30
+    while not page.evaluate(condition):
+        assert time.monotonic() < ends, condition
+        page.wait_for_timeout(100)
+
+
+def names(page: Any) -> list[str]:
+    return page.locator("#runs tbody th a").all_inner_texts()
+
+
+def test_the_overview_shows_progress_and_every_run_with_its_state(opened: Open, runs: Path) -> None:
+    page = opened()
+    page.wait_for_selector("#runs tbody tr")
+    assert "3/6, 50 %" in page.inner_text("#studies")
+    assert "What does freezing cost?" in page.inner_text("#studies")
+    assert sorted(page.locator("#runs .state").all_inner_texts()) == sorted(
+        ["complete"] * 3 + ["running", "failed", "unreadable"]
+    )
+    torn = page.locator("#runs tr", has_text="torn")
+    assert "not whole JSON" in torn.inner_text()
+
+
+def test_runs_are_filtered_sorted_and_the_address_remembers(opened: Open, runs: Path) -> None:
+    page = opened()
+    page.wait_for_selector("#runs tbody tr")
+    page.fill("#filter", "freeze complete")
+    assert names(page) == ["oelm-freeze"]
+    page.fill("#filter", "complete")
+    page.click("#runs button[data-sort=loss]")
+    losses = page.locator("#runs td.loss").all_inner_texts()
+    assert losses == sorted(losses)
+    page.click("#runs button[data-sort=loss]")
+    assert page.locator("#runs td.loss").all_inner_texts() == losses[::-1]
+    page.reload()
+    page.wait_for_selector("#runs tbody tr")
+    assert page.input_value("#filter") == "complete"
+    assert page.locator("#runs td.loss").all_inner_texts() == losses[::-1]
+    page.fill("#filter", "nothing like it")
+    assert page.locator("#empty").is_visible()
+
+
+def test_a_run_that_begins_moves_and_ends_appears_by_itself(
+    opened: Open, runs: Path, study: Study, make_record: Any
+) -> None:
+    page = opened()
+    page.wait_for_selector("#runs tbody tr")
+    (key,) = keys(runs, "running")
+    row = page.locator(f'#runs tr[data-id="{key}"]')
+    assert "40/100" in row.inner_text()
+    curve(runs / key, range(42, 61, 2))
+    until(page, "document.querySelector('#runs').innerText.includes('60/100')")
+    record = read_record(runs / key)
+    write_record(runs / key, make_record(record.spec, 1.5))
+    until(page, "document.querySelector('#studies').innerText.includes('4/6')")
+    last = make_record(study.runs()[5])
+    write_record(run_directory(runs / study.name, last.spec), last)
+    until(page, "document.querySelectorAll('#runs tbody tr').length === 7")
+
+
+def test_chosen_runs_are_compared(opened: Open, runs: Path) -> None:
+    page = opened()
+    page.wait_for_selector("#runs tbody tr")
+    for key in keys(runs, "complete"):
+        page.check(f'#runs tr[data-id="{key}"] input')
+    assert page.inner_text("#chosen") == "3 chosen"
+    page.click("#compare")
+    page.wait_for_selector("path.line.val[d^=M][data-run]")
+    assert page.locator("path.line.val[data-run]").count() == 3
+    looks = page.locator(".legend path").evaluate_all(
+        "paths => paths.map(p => getComputedStyle(p).stroke + p.getAttribute('stroke-dasharray'))"
+    )
+    assert len(set(looks)) == 3
+    assert page.locator("#finals tbody tr").count() == 3
+    assert '["q", "k"]' in page.locator("#fields tr", has_text="method.freeze.roles").inner_text()
+    page.go_back()
+    page.wait_for_selector("#runs tbody tr")
+    assert page.locator("#runs input:checked").count() == 3
+
+
+def test_a_curve_is_zoomed_by_dragging_read_by_hovering_and_hidden_by_its_name(opened: Open, runs: Path) -> None:
+    page = opened(at("compare", *keys(runs, "complete")))
+    until(page, "document.querySelectorAll('path.line[data-run][d^=M]').length === 3")
+
+    def ticks() -> list[float]:
+        texts = page.locator("text.tick[text-anchor=middle]").all_text_contents()
+        return [float(text) for text in texts]
+
+    whole = ticks()
+    box = page.locator("svg.plot").bounding_box()
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 120)
+    assert page.locator(".told").is_visible()
+    assert page.locator(".told b").count() == 3
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 120, steps=4)
+    page.mouse.up()
+    zoomed = ticks()
+    assert max(zoomed) - min(zoomed) < (max(whole) - min(whole)) / 3
+    page.locator("svg.plot").dblclick()
+    assert ticks() == whole
+    page.locator(".legend button").first.click()
+    assert page.locator("path.line[data-run]").count() == 2
+    page.get_by_role("button", name="training seconds").click()
+    assert max(ticks()) == 20
+    page.get_by_role("button", name="logarithmic").click()
+    page.get_by_label("training", exact=True).check()
+    assert page.locator("path.line.train[data-run]").count() == 2
+
+
+def test_a_curve_is_zoomed_and_read_by_keys_alone(opened: Open, runs: Path) -> None:
+    page = opened(at("run", keys(runs, "complete")[0]))
+    page.wait_for_selector("path.line[data-run]")
+    page.locator("svg.plot").focus()
+    page.keyboard.press("ArrowRight")
+    assert "step 52" in page.inner_text(".told")
+    page.keyboard.press("+")
+    assert page.locator("#reset").is_visible()
+    page.keyboard.press("0")
+    assert page.locator("#reset").is_hidden()
+
+
+def test_a_run_shows_where_it_was_born_what_it_writes_and_what_its_heads_look_at(opened: Open, runs: Path) -> None:
+    page = opened(at("run", keys(runs, "complete")[0]))
+    page.wait_for_selector("#facts dd")
+    assert "oelm run study.py" in page.inner_text("#facts")
+    assert "0123456789abcdef" in page.inner_text("#facts")
+    assert page.locator("#samples blockquote").count() == 2
+    assert page.locator("#attention rect").count() == 8
+    with page.expect_navigation():
+        page.get_by_role("link", name="record.json").click()
+    assert json.loads(page.inner_text("body"))["status"] == "complete"
+
+
+def test_a_log_follows_its_end_until_the_reader_scrolls_up(opened: Open, runs: Path) -> None:
+    (key,) = keys(runs, "running")
+    page = opened(at("run", key))
+    until(page, "document.querySelector('#log').innerText.includes('[Step 399]')")
+    log = runs / key / "training.log"
+
+    def says(line: str) -> None:
+        with log.open("a") as file:
+            file.write(f"{line}\n")
+        until(page, f"document.querySelector('#log').textContent.includes('{line}')")
+
+    says("a new line")
+    distance = "(e => e.scrollHeight - e.scrollTop - e.clientHeight)(document.querySelector('#log'))"
+    assert page.evaluate(distance) < 2
+    page.evaluate("document.querySelector('#log').scrollTop = 0")
+    until(page, "!document.querySelector('#follow').checked")
+    says("another line")
+    assert page.evaluate("document.querySelector('#log').scrollTop") == 0
+
+
+def test_a_failed_and_an_unreadable_run_say_why(opened: Open, runs: Path) -> None:
+    page = opened(at("run", keys(runs, "failed")[0]))
+    page.wait_for_selector("#why-text:not(:empty)")
+    assert "RunFailed: the loss is NaN" in page.inner_text("#why")
+    page = opened(at("run", "tiny/torn", lang="zh"))
+    page.wait_for_selector("#why-text:not(:empty)")
+    assert "无法读取的原因" in page.inner_text("#why")
+
+
+def test_a_report_opens_from_its_study(opened: Open, runs: Path, study: Study) -> None:
+    write_report(study, runs / study.name, runs / study.name / "report")
+    page = opened()
+    with page.expect_navigation():
+        page.get_by_role("link", name="Report").click()
+    assert study.question in page.inner_text("body")
+    assert page.evaluate("getComputedStyle(document.body).maxWidth") != "none"  # its own style is allowed
+
+
+def test_markup_in_names_logs_and_samples_stays_text(
+    opened: Open, tmp_path: Path, study: Study, make_record: Any
+) -> None:
+    run = study.runs()[0].model_copy(update={"arm": HOSTILE, "label": HOSTILE})
+    directory = tmp_path / "runs" / "<b>study" / "<i>run"
+    write_record(directory, make_record(run, status="failed", error=HOSTILE))
+    curve(directory, range(0, 50, 10))
+    for name in ("training.log", "samples.txt"):
+        (directory / name).write_text(HOSTILE)
+    for path in ("/", at("run", "<b>study/<i>run"), at("compare", "<b>study/<i>run")):
+        page = opened(path)
+        until(page, "document.body.innerText.includes('<script>document.title')")
+        assert page.locator("main img, main script, main b b, main i").count() == 0
+        assert page.title() != "gone"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("lang", "scheme"), [("en", "light"), ("zh", "dark")])
+def test_nothing_overflows_at_phone_and_desktop_width(
+    opened: Open, runs: Path, width: int, lang: str, scheme: str
+) -> None:
+    done = keys(runs, "complete")
+    for path, ready in {
+        f"/?lang={lang}": "#runs tbody tr",
+        at("run", done[0], lang=lang): "#facts dd",
+        at("compare", *done, lang=lang): "#fields td",
+    }.items():
+        page = opened(path, width, color_scheme=scheme)
+        page.wait_for_selector(ready)
+        room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert room[0] <= room[1], path
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, paper[4:-1].split(","))) < 80) == (scheme == "dark")
+        assert bool(re.search("[一-鿿]", page.inner_text("main"))) == (lang == "zh")
+
+
+def test_a_thousand_runs_are_listed_and_filtered(opened: Open, tmp_path: Path, study: Study, make_record: Any) -> None:
+    for number in range(1000):
+        record = make_record(study.runs()[number % 6], 1 + number / 1000)
+        write_record(tmp_path / "runs" / "many" / f"run{number:04}", record)
+    page = opened()
+    until(page, "document.querySelectorAll('#runs tbody tr').length === 1000")
+    page.fill("#filter", "run0123")
+    assert page.locator("#runs tbody tr").count() == 1
+    page.fill("#filter", "seed:1 freeze")
+    assert page.locator("#runs tbody tr").count() == 167
+
+
+def test_a_server_that_ended_is_told(opened: Open, runs: Path) -> None:
+    page = opened()
+    page.wait_for_selector("#runs tbody tr")
+    page.route("**/api/**", lambda route: route.fulfill(status=404, json={"error": "the folder is gone"}))
+    until(page, "!document.querySelector('#notice').hidden")
+    assert "the folder is gone" in page.inner_text("#notice")
+    page.unroute("**/api/**")
+    until(page, "document.querySelector('#notice').hidden")

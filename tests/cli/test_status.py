@@ -1,0 +1,151 @@
+"""Looking at a study from another terminal, reading its logs, stopping it, planning it: as a user does."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from oelm.cli import dispatch
+from oelm.cli.logs import main as logs
+from oelm.errors import UsageError
+from oelm.record.store import find_records
+from oelm.runner.claim import claimed
+
+STUDY = """
+from pathlib import Path
+from oelm import DataSpec, GPTSpec, RunSpec, Study, TrainSpec
+study = Study(
+    name="long",
+    question="Can it be stopped?",
+    base=RunSpec(
+        model=GPTSpec(context=32, model_dim=32, num_layers=1, num_heads=4),
+        data=DataSpec(corpus="stories", directory=Path({data!r})),
+        train=TrainSpec(steps=200000, batch_size=2, warmup_steps=3, eval_every=1000, eval_tokens=256),
+    ),
+    arms=("baseline",),
+)
+"""
+
+
+def oelm(*words):
+    return subprocess.run([sys.executable, "-m", "oelm", *map(str, words)], capture_output=True, text=True, check=True)
+
+
+def test_a_running_study_is_seen_followed_and_cancelled_from_elsewhere(tmp_path, tiny_data):
+    study, out = tmp_path / "long.py", tmp_path / "runs"
+    study.write_text(STUDY.format(data=str(tiny_data)))
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "oelm", "run", study, "--out", out],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 150
+        now = {"step": 0}
+        while not (now["state"] == "running" and now["step"]) if "state" in now else True:
+            assert time.monotonic() < deadline
+            assert runner.poll() is None, runner.stdout.read()
+            (now,) = json.loads(oelm("status", study, "--out", out, "--json").stdout)["runs"]
+        assert now["device"] == "cpu"
+        assert now["steps"] == 200000
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "oelm", "logs", "baseline", "--out", out, "--follow"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert "asked process" in oelm("cancel", study, "--out", out).stdout
+        output, _ = runner.communicate(timeout=150)
+        assert runner.returncode == 1, output
+        assert follower.wait(timeout=30) == 0, "following ends with the run"
+        ((_, record),) = find_records(out)[0]
+        assert record.status == "interrupted"
+    finally:
+        runner.kill()
+    assert "nothing of this study is at work" in oelm("cancel", study, "--out", out).stdout
+
+
+def test_status_for_people_names_every_run_and_what_is_wrong_with_it(study, tmp_path, write_run, capsys, monkeypatch):
+    write_run(study.runs()[0])
+    broken = write_run(study.runs()[1])
+    (broken / "record.json").write_text("{")
+    path = tmp_path / "study.py"
+    path.write_text(
+        "from oelm import RunSpec, Study, TrainSpec\nfrom oelm.spec.model import named_size\n"
+        "study = Study(name='runs', question='?', arms=('baseline', 'oelm-freeze'), seeds=(0, 1, 2),"
+        " base=RunSpec(model=named_size('nano'), train=TrainSpec(steps=100, warmup_steps=10)))\n"
+    )
+    assert dispatch(["status", str(path), "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "1/6, 16 %" in text
+    assert "complete" in text
+    assert "not whole JSON" in " ".join(text.split())
+
+
+def test_status_does_not_pay_for_torch(tmp_path):
+    code = "import sys, oelm.cli.status, oelm.runner.queue, oelm.runner.display; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_logs_are_found_by_part_of_a_name_and_ambiguity_is_told(study, tmp_path, write_run, capsys):
+    first, second = (write_run(run) for run in study.runs()[:2])
+    (first / "training.log").write_text("step 1\nstep 2\n")
+    assert logs(["baseline-seed0", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "step 1\nstep 2\n"
+    with pytest.raises(UsageError, match="2 runs"):
+        logs(["seed0", "--out", str(tmp_path)])
+    with pytest.raises(UsageError, match="no run"):
+        logs(["nobody", "--out", str(tmp_path)])
+    with pytest.raises(UsageError, match="has not said anything"):
+        logs([str(second), "--follow"])
+
+
+def test_following_stops_when_the_holder_is_gone(study, tmp_path, write_run):
+    directory = write_run(study.runs()[0])
+    (directory / "training.log").write_text("step 1\n")
+    with claimed(directory):
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "oelm", "logs", str(directory), "--follow"], stdout=subprocess.PIPE, text=True
+        )
+        assert follower.stdout.readline() == "step 1\n"
+        with (directory / "training.log").open("a") as file:
+            file.write("step 2\n")
+        assert follower.stdout.readline() == "step 2\n"
+        assert follower.poll() is None
+    assert follower.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise ValueError('no such cluster')", "raised ValueError"),
+        ("x = 1", "binds no `study`"),
+        (
+            "from oelm import Study\nstudy = Study(name='s', question='?', base=None, arms=())",
+            "not declare a valid study",
+        ),
+    ],
+)
+@pytest.mark.parametrize("verb", ["plan", "run", "status", "cancel"])
+def test_a_file_that_declares_no_study_is_told_in_words(tmp_path, capsys, text, words, verb):
+    path = tmp_path / "broken.py"
+    path.write_text(text + "\n")
+    assert dispatch([verb, str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_plan_is_a_table_or_data_and_writes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.py"
+    path.write_text(
+        "from oelm import RunSpec, Study\nfrom oelm.spec.model import named_size\n"
+        "study = Study(name='small', question='How much?', base=RunSpec(model=named_size('nano')),"
+        " arms=('baseline', 'oelm-freeze'))\n"
+    )
+    assert dispatch(["plan", str(path)]) == 0
+    assert "2 runs" in capsys.readouterr().out
+    assert dispatch(["plan", str(path), "--device", "h100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["device"] == "h100"
+    assert [item.name for item in tmp_path.iterdir()] == ["small.py"]

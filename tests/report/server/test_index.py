@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oelm.record.schema import MetricRecord
+from oelm.record.store import METRICS, RECORD, run_directory, write_record, write_study
+from oelm.report.server import index as module
+from oelm.report.server.folder import Folder
+from oelm.report.server.index import Index
+from oelm.study import Listing, Study
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
+    """An index that looks anew each time it is asked to."""
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    (tmp_path / "runs").mkdir(exist_ok=True)
+    return Index(Folder(tmp_path / "runs"))
+
+
+def rows(index: Index) -> dict[str, dict[str, Any]]:
+    index.look()
+    return {run.row["name"]: run.row for run in index.runs.values()}
+
+
+def test_a_complete_run_has_the_numbers_of_its_record(index: Index, study: Study, write_run: Any) -> None:
+    directory = write_run(study.runs()[1], 1.25)
+    row = rows(index)[directory.name]
+    assert (row["arm"], row["seed"], row["status"], row["step"], row["steps"]) == (
+        "oelm-freeze",
+        0,
+        "complete",
+        100,
+        100,
+    )
+    assert (row["loss"], row["test_perplexity"]) == (1.26, pytest.approx(3.4903, abs=1e-4))
+    assert row["study"] == ""
+
+
+def test_a_running_run_has_the_newest_numbers_of_its_curve(index: Index, study: Study, write_run: Any) -> None:
+    directory = write_run(study.runs()[0], status="running", result=None, step=0, finished=None)
+    metric = MetricRecord(kind="train", step=77, loss=2.5, seconds=9, tokens_per_second=321.0)
+    with (directory / METRICS).open("a") as file:
+        file.write(metric.model_dump_json() + "\n" + '{"kind": "train", "st')
+    row = rows(index)[directory.name]
+    assert (row["train_loss"], row["tokens_per_second"]) == (2.5, 321.0)
+    assert row["step"] == 100  # the validation at step 100 stands before it
+    assert row["loss"] == pytest.approx(1.5 + 3 * 2.718281828**-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not whole JSON"),
+        (b'{"schema_version": 1, "spec"', "not whole JSON"),
+        (b"\xff\xfe", "not whole JSON"),
+        (b"[]", "not a run's record"),
+        (b'{"schema_version": 99}', "schema version 99"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_shown_with_its_reason(index: Index, content: bytes, reason: str) -> None:
+    (index.folder.root / "bad").mkdir()
+    (index.folder.root / "bad" / RECORD).write_bytes(content)
+    row = rows(index)["bad"]
+    assert row["status"] == "unreadable"
+    assert reason in row["reason"]
+    assert str(index.folder.root) not in row["reason"]
+
+
+def test_a_run_that_wrote_no_record_yet_is_shown_as_not_begun(index: Index) -> None:
+    (index.folder.root / "new").mkdir()
+    (index.folder.root / "new" / "spec.json").write_text("{}")
+    assert rows(index)["new"]["status"] == "not_begun"
+
+
+def test_links_out_are_named_and_not_followed(index: Index, study: Study, write_run: Any, tmp_path: Path) -> None:
+    directory = write_run(study.runs()[0])
+    outside = tmp_path / "outside"
+    directory.rename(outside)
+    (index.folder.root / "linked").symlink_to(outside)
+    (index.folder.root / "inner").mkdir()
+    (index.folder.root / "inner" / RECORD).symlink_to(outside / RECORD)
+    found = rows(index)
+    assert set(found) == {"inner"}
+    assert found["inner"]["status"] == "unreadable"
+    assert "leads out of" in found["inner"]["reason"]
+    assert len(index.problems) == 1
+    assert "linked" in index.problems[0]
+
+
+def test_a_folder_that_may_not_be_listed_is_told(
+    index: Index, study: Study, write_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_run(study.runs()[0])
+    (index.folder.root / "locked").mkdir()
+    scandir = module.os.scandir
+
+    def refusing(path: Path) -> Any:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(module.os, "scandir", refusing)  # root may list everything
+    assert set(rows(index)) == {directory.name}
+    assert index.problems == [f"{index.folder.root / 'locked'} cannot be listed: Permission denied. Check who owns it."]
+
+
+def test_only_what_changed_has_a_newer_revision(index: Index, study: Study, write_run: Any, make_record: Any) -> None:
+    first, second = (write_run(run) for run in study.runs()[:2])
+    index.look()
+    before = index.revision
+    index.look()
+    assert index.changes(index.epoch, before) == ([], [], False)
+    with (second / METRICS).open("a") as file:
+        file.write("\n")
+    index.look()
+    changed, gone, whole = index.changes(index.epoch, before)
+    assert ([row["name"] for row in changed], gone, whole) == ([second.name], [], False)
+    for path in first.iterdir():
+        path.unlink()
+    first.rmdir()
+    before = index.revision
+    index.look()
+    assert index.changes(index.epoch, before) == ([], [first.name], False)
+
+
+def test_a_page_that_outlived_the_server_gets_everything(index: Index, study: Study, write_run: Any) -> None:
+    write_run(study.runs()[0])
+    index.look()
+    rows_, _, whole = index.changes("another", index.revision)
+    assert (len(rows_), whole) == (1, True)
+    assert index.changes(index.epoch, 10**9)[2]
+
+
+def test_a_study_knows_how_many_runs_it_will_have(index: Index, study: Study, make_record: Any) -> None:
+    root = index.folder.root / study.name
+    write_study(root, study)
+    record = make_record(study.runs()[0])
+    write_record(run_directory(root, record.spec), record)
+    index.look()
+    found = index.studies["tiny"]
+    assert (found.expected, found.study, found.report) == (6, study, None)
+    (root / "study.json").write_text(json.dumps({"name": "tiny"}))
+    index.look()
+    assert "does not hold a study" in (index.studies["tiny"].reason or "")
+
+
+def test_a_study_that_tunes_grows_by_what_its_runs_say(index: Index, study: Study, make_record: Any) -> None:
+    grid = {"tuned": {"train.decay": ("cosine", "linear")}, "tuning_seeds": (9,)}
+    tuned = Study.model_validate(study.model_dump() | grid)
+    root = index.folder.root / tuned.name
+    write_study(root, tuned)
+    runs = tuned.tuning({}, tuned.tuned)
+    for number, run in enumerate(runs):
+        index.look()
+        if number:
+            found = index.studies["tiny"]
+            assert (found.stage, found.expected, len(found.settled)) == ("tune", 4, number)
+        failure = {"status": "failed", "failure": "diverged", "result": None} if number == 0 else {}
+        record = make_record(run, **failure)  # a diverged run has its answer, too
+        write_record(run_directory(root, record.spec), record)
+    index.look()
+    found = index.studies["tiny"]
+    assert (found.stage, found.expected, len(found.settled)) == ("confirm", 4 + 6, 4)
+
+
+def test_a_listing_is_a_study_like_any_other(index: Index, study: Study, make_record: Any) -> None:
+    listed = tuple(run.model_copy(update={"label": f"GPT-{n}"}) for n, run in enumerate(study.runs()))
+    root = index.folder.root / "published"
+    write_study(root, Listing(name="published", question="Do they hold?", listed=listed))
+    write_record(root / "one", make_record(listed[0]))
+    index.look()
+    assert (index.studies["published"].expected, index.studies["published"].stage) == (6, None)
+
+
+def test_the_newest_claim_tells_when_a_run_last_gave_a_sign_of_life(index: Index, study: Study, write_run: Any) -> None:
+    directory = write_run(study.runs()[0], status="running")
+    assert rows(index)[directory.name]["beat"] is None
+    for number, seconds in enumerate((500, 2000)):
+        (directory / f"claim.{number}").touch()
+        os.utime(directory / f"claim.{number}", (seconds, seconds))
+    assert rows(index)[directory.name]["beat"] == 2000
+
+
+def test_looking_again_at_a_thousand_runs_costs_a_fraction_of_the_first_look(
+    index: Index, study: Study, make_record: Any
+) -> None:
+    record = make_record(study.runs()[0])
+    for number in range(1000):
+        write_record(index.folder.root / "many" / f"run{number}", record)
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        index.look()
+        times.append(time.perf_counter() - began)
+    assert len(index.runs) == 1000
+    assert min(times[1:]) < times[0] / 4

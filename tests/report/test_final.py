@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oelm.cli import dispatch
+from oelm.errors import UsageError
+from oelm.record.keep import write_study
+from oelm.report.final import read_archive, write_final
+from oelm.study import Study
+
+
+@pytest.fixture
+def archive(study: Study, write_run: Any, tmp_path: Path) -> Path:
+    """A folder of two studies, one of them unfair, a loose run and a torn record."""
+    root = tmp_path / "archive"
+    for run in study.runs():
+        write_run(
+            run, 1.4 + 0.12 * (run.arm != "baseline") + 0.1 * run.seed + 0.0003 * run.seed * (run.arm != "baseline")
+        )
+    shutil.move(tmp_path / "runs", root / "tiny")
+    write_study(root / "tiny", study)
+    for run in study.runs():
+        write_run(run, checksum="one" if run.arm == "baseline" else "two")
+    shutil.move(tmp_path / "runs", root / "unfair")
+    write_study(root / "unfair", study.model_copy(update={"name": "unfair"}))
+    write_run(study.runs()[0])
+    shutil.move(tmp_path / "runs", root / "loose")
+    (root / "torn").mkdir()
+    (root / "torn" / "record.json").write_text("{")
+    return root
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "not yet tested"), ("zh", "尚未检验")])
+def test_the_final_report_has_the_ledger_the_trend_and_everything_left_over(
+    archive: Path, tmp_path: Path, lang: Any, words: str
+) -> None:
+    document = write_final(archive, tmp_path / "out", lang)
+    anchors = [section.anchor for section in document.sections]
+    assert anchors == [
+        "verdict", "ledger", "cross", "trend", "studies", "project", "timeline", "contradictions", "files", "loose",
+        "refused", "unreadable", "citation",
+    ]  # fmt: skip
+    text = (tmp_path / "out" / "report.md").read_text()
+    for part in (words, "+12.8", "data.checksum", "is not whole JSON", "13"):
+        assert part in text
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "tiny/oelm-freeze/2" in page
+
+
+def test_every_link_of_the_final_report_leads_to_a_record(archive: Path, tmp_path: Path) -> None:
+    document = write_final(archive, tmp_path / "out", "en")
+    ledger = next(section for section in document.sections if section.anchor == "ledger")
+    links = [href for answer in ledger.answers for _, href in answer.links]
+    assert links
+    for href in links:
+        json.loads((tmp_path / "out" / href).read_text())
+
+
+def test_an_empty_folder_has_an_empty_report_and_a_missing_one_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    document = write_final(tmp_path / "empty", tmp_path / "out", "en")
+    assert "No study lies below empty" in document.sections[0].paragraphs[0]
+    with pytest.raises(UsageError, match="no folder"):
+        write_final(tmp_path / "nowhere", tmp_path / "out", "en")
+
+
+def test_the_verb_writes_it_beside_the_studies(archive: Path, capsys: Any) -> None:
+    assert dispatch(["report", "--all", str(archive)]) == 0
+    assert (archive / "report" / "report.html").exists()
+    assert len(read_archive(archive).studies) == 2

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from oelm.analysis.statistics import Interval
+from oelm.analysis.tuning import Point, Sensitivity
+from oelm.report.figures import Painter, as_svg, drawn
+from oelm.report.plots import MARKERS, TONES, Bar, Dot, forest, heads, tuning_curves, waterfall
+
+DOTS = [Dot("oelm-freeze", 13.0, 11.0, 15.0, "not met"), Dot("a<b>$x$", 2.0, -1.0, 4.0, "met")]
+BARS = [Bar("freezing", 0.3, Interval(0.28, 0.32), first=True), Bar("scale", -0.15, None, first=False)]
+CURVES = [
+    Sensitivity("baseline", (), "train.learning_rate",
+                (Point(1e-3, (1.4,), 0), Point(2e-3, (1.3, 1.32), 0), Point(4e-3, (), 1)), 2e-3, at_edge=False),
+    Sensitivity("_odd", (), "train.learning_rate", (Point(1e-3, (1.5,), 0),), None, at_edge=False),
+]  # fmt: skip
+HEADS = [("baseline", 0, [[1.0, 2.0], [3.0, 0.5]]), ("oelm-freeze", 1, [[2.0, 2.0], [2.5, 3.0]])]
+PAINTERS: dict[str, Painter] = {
+    "forest": lambda say: forest(DOTS, 5.0, "percent", say),
+    "waterfall": lambda _say: waterfall(BARS, "percent", relative=True),
+    "tuning": lambda say: tuning_curves(CURVES, ["baseline", "_odd"], say),
+    "heads": lambda say: heads(HEADS, say),
+}
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(item.itertext()) for item in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]  # noqa: S314  (ours)
+
+
+@pytest.mark.parametrize("name", PAINTERS)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_figure_is_drawn_in_both_languages_and_both_media(name: str, language: Any) -> None:
+    svg, png = drawn(PAINTERS[name], language)
+    ET.fromstring(svg)  # noqa: S314  (ours)
+    assert png.startswith(b"\x89PNG")
+    assert "currentColor" in svg
+
+
+def test_names_are_written_as_they_are() -> None:
+    assert {"oelm-freeze", "a<b>$x$"} <= set(texts(as_svg(PAINTERS["forest"], "en")))
+    assert " _odd" in texts(as_svg(PAINTERS["tuning"], "en"))
+
+
+def test_two_figures_on_one_page_share_no_identifier() -> None:
+    ids = []
+    for painter in PAINTERS.values():
+        elements = ET.fromstring(as_svg(painter, "en")).iter()  # noqa: S314  (ours)
+        ids += [element.attrib["id"] for element in elements if "id" in element.attrib]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_verdict_has_a_shape_as_well_as_a_colour() -> None:
+    assert len(set(MARKERS.values())) == len(set(TONES.values())) == 3
+
+
+def test_steps_of_an_ablation_start_where_the_one_before_ended() -> None:
+    first, second = waterfall(BARS, "", relative=False).axes[0].patches
+    assert first.get_x() + first.get_width() == pytest.approx(0.3)
+    assert second.get_x() + second.get_width() == pytest.approx(0.3)
+    assert math.isclose(second.get_x(), 0.15)

@@ -1,0 +1,265 @@
+"""Studies on this machine: killed, shared, continued; slots filled and GPUs waited for."""
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from oelm.errors import UsageError
+from oelm.record.store import find_records, read_metrics
+from oelm.runner import local
+from oelm.runner.devices import Gpus
+from oelm.runner.local import LocalRunner, command
+from oelm.runner.queue import Board
+from oelm.spec.run import RunSpec
+from oelm.spec.train import TrainSpec
+from oelm.study import load_study
+
+from .test_devices import BUSY, IDLE, FakeNvml
+
+STUDY = """
+from pathlib import Path
+from oelm import DataSpec, GPTSpec, RunSpec, Study, TrainSpec
+study = Study(
+    name="many",
+    question="Is anything lost?",
+    base=RunSpec(
+        model=GPTSpec(context=32, model_dim=32, num_layers=1, num_heads=4),
+        data=DataSpec(corpus="stories", directory=Path({data!r})),
+        train=TrainSpec(steps={steps}, batch_size=2, warmup_steps=3, eval_every=20, eval_tokens=256,
+                        checkpoint_every=10),
+    ),
+    arms=("baseline", "oelm-freeze", "uniform"),
+    seeds=tuple(range({seeds})),
+)
+"""
+
+
+@pytest.fixture
+def declare(tmp_path, tiny_data):
+    def make(seeds, steps=60):
+        path = tmp_path / "many.py"
+        path.write_text(STUDY.format(data=str(tiny_data), steps=steps, seeds=seeds))
+        return path
+
+    return make
+
+
+def start(study, out):
+    """Start `oelm run` as the leader of a process group of its own, as a shell does."""
+    line = [sys.executable, "-m", "oelm", "run", str(study), "--out", str(out), "--slots", "2"]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True)
+
+
+def results(out):
+    """Everything a run is to give again: losses and the whole curve, by arm and seed."""
+    found, bad = find_records(out)
+    assert bad == []
+    return {
+        (record.spec.arm, record.spec.seed): (
+            record.status,
+            record.result.test_loss if record.result else None,
+            record.frozen_hashes,
+            [(metric.kind, metric.step, metric.loss) for metric in read_metrics(directory)],
+        )
+        for directory, record in found
+    }
+
+
+def completions(out):
+    """Count how often each run came to its end: its log says so each time."""
+    return [path.read_text().count("whole validation split") for path in sorted(out.glob("*/*/training.log"))]
+
+
+def campaign(declare, tmp_path, *, seeds, kills, runners=1):
+    study = declare(seeds)
+    undisturbed = start(study, tmp_path / "calm")
+    output, _ = undisturbed.communicate(timeout=600)
+    assert undisturbed.returncode == 0, output
+    generator = random.Random(0)
+    for _ in range(kills):
+        processes = [start(study, tmp_path / "stormy") for _ in range(runners)]
+        time.sleep(generator.uniform(4, 12))
+        for process in processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    processes = [start(study, tmp_path / "stormy") for _ in range(runners)]
+    for process in processes:
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output
+    calm, stormy = results(tmp_path / "calm"), results(tmp_path / "stormy")
+    assert len(stormy) == 3 * seeds
+    assert {status for status, *_ in stormy.values()} == {"complete"}
+    assert stormy == calm
+    assert completions(tmp_path / "stormy") == [1] * 3 * seeds
+
+
+def test_two_runners_that_are_killed_lose_nothing_and_repeat_nothing(declare, tmp_path):
+    campaign(declare, tmp_path, seeds=1, kills=1, runners=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("runners", [1, 2])
+def test_twelve_runs_survive_five_kills_of_their_runners(declare, tmp_path, runners):
+    campaign(declare, tmp_path, seeds=4, kills=5, runners=runners)
+
+
+def test_ctrl_c_saves_the_runs_and_the_same_command_continues(declare, tmp_path):
+    study = declare(1, steps=3000)
+    process = start(study, tmp_path / "runs")
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "runs").glob("*/*/checkpoints/latest")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "the same command continues" in output
+    found, _ = find_records(tmp_path / "runs")
+    assert found
+    assert {record.status for _, record in found} == {"interrupted"}
+    status = subprocess.run(
+        [sys.executable, "-m", "oelm", "status", str(study), "--out", str(tmp_path / "runs"), "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert {run["state"] for run in json.loads(status.stdout)["runs"]} <= {"interrupted", "waiting"}
+
+
+def bound_to_coffee(run):
+    """Bind a run to the data that the records of conftest are of."""
+    return run.model_copy(update={"data": run.data.model_copy(update={"checksum": "c0ffee"})})
+
+
+class Played:
+    """A process that ends when told to."""
+
+    def __init__(self):
+        self.returncode = None
+
+    def poll(self):
+        return self.returncode
+
+
+@pytest.fixture
+def stage(study, tmp_path, monkeypatch, write_run):
+    """A runner whose processes are played: the scheduling alone, with its clock at hand."""
+
+    class Stage:
+        def __init__(self, nvml=None, **train):
+            changed = study.model_copy(
+                update={"base": study.base.model_copy(update={"train": TrainSpec(**{"steps": 100, **train})})}
+            )
+            self.board = Board(changed, tmp_path / "runs", bind=bound_to_coffee)
+            self.started = []
+            self.text = io.StringIO()
+            self.runner = LocalRunner(
+                self.board, console=Console(file=self.text), gpus=lambda: Gpus(nvml, {}), **self.options
+            )
+            self.runner._cores = 4
+            monkeypatch.setattr(local.subprocess, "Popen", self.start)
+            monkeypatch.setattr(local, "GPU_SECONDS", 0.0)
+            monkeypatch.setattr(local, "ELSEWHERE_SECONDS", 0.0)
+
+        options: dict = {}
+
+        def start(self, line, env, **_):
+            played = Played()
+            self.started.append((line, env, played))
+            return played
+
+        def end(self, number, code=0, **fields):
+            line, _, played = self.started[number]
+            spec = line[line.index("--spec") + 1]
+            run = RunSpec.model_validate_json(Path(spec).read_text())
+            if fields or code == 0:
+                write_run(run, **fields)
+            played.returncode = code
+
+    return Stage
+
+
+def test_cores_are_never_oversubscribed_and_a_freed_slot_is_filled_at_the_next_look(stage):
+    play = stage(threads=2)
+    play.runner._step()
+    assert len(play.started) == 2, "two runs of two threads fill four cores"
+    play.runner._step()
+    assert len(play.started) == 2
+    play.end(0)
+    play.runner._step()
+    assert len(play.started) == 3
+    assert play.started[2][1]["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_run_with_more_threads_than_cores_gets_the_machine_to_itself(stage):
+    play = stage(threads=8)
+    play.runner._step()
+    play.runner._step()
+    assert len(play.started) == 1
+
+
+def test_a_failed_run_does_not_stop_the_others_and_is_retried_on_request(stage):
+    stage.options = {"retries": 1}
+    play = stage(threads=4)
+    for number in range(3):
+        play.runner._step()
+        if number < 2:
+            play.end(number, code=1, status="failed", failure="error", error="Traceback\nValueError: x", result=None)
+        else:
+            play.end(number)
+    play.runner._step()
+    assert "ValueError: x" in play.text.getvalue()
+    first, second, third = (line[line.index("--out") + 1] for line, _, _ in play.started[:3])
+    assert first == second != third
+
+
+def test_a_killed_run_is_told_with_the_usual_reason_and_not_started_for_ever(stage):
+    play = stage(threads=4)
+    while play.runner._step() and len(play.started) < 20:
+        play.end(-1, code=-9)
+    assert len(play.started) == 6
+    assert "out of memory is the usual reason" in play.text.getvalue()
+
+
+def test_gpus_that_others_use_are_waited_for_and_taken_when_they_are_free(stage):
+    nvml = FakeNvml(BUSY, BUSY)
+    play = stage(nvml, device="cuda")
+    play.runner._step()
+    assert play.started == []
+    assert "waiting for 1 free GPU" in play.runner._waiting_for
+    nvml.gpus[1] = IDLE
+    play.runner._step()
+    assert [env["CUDA_VISIBLE_DEVICES"] for _, env, _ in play.started] == ["GPU-1111-abcd"]
+    nvml.gpus[0] = IDLE
+    play.runner._step()
+    assert [env["CUDA_VISIBLE_DEVICES"] for _, env, _ in play.started] == ["GPU-1111-abcd", "GPU-0000-abcd"]
+    play.end(0)
+    play.runner._step()
+    assert play.started[2][1]["CUDA_VISIBLE_DEVICES"] == "GPU-1111-abcd"
+
+
+def test_a_run_of_several_processes_gets_as_many_gpus_and_torchrun(stage, study, tmp_path):
+    play = stage(FakeNvml(IDLE, BUSY, IDLE), device="cuda", processes=2)
+    play.runner._step()
+    ((line, env, _),) = play.started
+    assert env["CUDA_VISIBLE_DEVICES"] == "GPU-0000-abcd,GPU-2222-abcd"
+    assert "--nproc_per_node=2" in line
+    with pytest.raises(UsageError, match="asks for 4 GPUs, and there are 3"):
+        stage(FakeNvml(IDLE, BUSY, IDLE), device="cuda", processes=4).runner._step()
+    assert "torch.distributed.run" not in command(study.runs()[0], tmp_path)
+
+
+def test_no_slots_are_refused(study, tmp_path):
+    with pytest.raises(UsageError, match="--slots 0"):
+        LocalRunner(Board(study, tmp_path), slots=0)
+
+
+def test_the_declared_study_of_these_tests_is_a_study(declare):
+    assert len(load_study(declare(4)).runs()) == 12

@@ -1,0 +1,119 @@
+"""Where the runs of a study stand, from their folders alone."""
+
+import json
+import time
+
+import pytest
+
+from oelm.errors import UnknownName
+from oelm.record.stages import CHOICE
+from oelm.record.store import RECORD
+from oelm.runner.claim import claimed
+from oelm.runner.display import as_json, facts, table
+from oelm.runner.queue import Board
+from oelm.study import Listing, Study
+
+
+def states(board):
+    return {(entry.run.arm, entry.run.seed): entry.state for entry in board.entries}
+
+
+def test_nothing_begun_is_waiting(study, tmp_path):
+    board = Board(study, tmp_path / "runs")
+    assert set(states(board).values()) == {"waiting"}
+    assert board.progress == "0/6, 0 %"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_end_has_its_state(study, tmp_path, write_run):
+    first, second, third, fourth, fifth, _ = study.runs()
+    write_run(first)
+    write_run(second, status="failed", failure="diverged", error="Diverged: nan", result=None)
+    write_run(third, status="failed", failure="out-of-memory", error="torch.OutOfMemoryError: no room", result=None)
+    write_run(fourth, status="interrupted", result=None)
+    write_run(fifth, status="running", result=None)  # and no process: it was killed
+    board = Board(study, tmp_path / "runs")
+    assert [entry.state for entry in board.entries] == [
+        "complete", "diverged", "failed", "interrupted", "interrupted", "waiting",
+    ]  # fmt: skip
+    assert board.progress == "2/6, 33 %"
+    assert facts(board.entries[2])["failure"].startswith("out-of-memory: ")
+
+
+def test_a_live_claim_makes_a_run_running_and_its_end_is_seen(study, tmp_path, write_run):
+    directory = write_run(study.runs()[0], status="running", result=None)
+    with claimed(directory, device="cuda:3"):
+        board = Board(study, tmp_path / "runs")
+        assert board.entries[0].state == "running"
+        assert facts(board.entries[0])["device"] == "cuda:3"
+        write_run(study.runs()[0])
+    assert board.refresh(board.entries[0]).state == "complete"
+
+
+@pytest.mark.parametrize("edit", [lambda text: text[:100], lambda text: text.replace('"seed": 0', '"seed": 7')])
+def test_a_record_edited_by_hand_is_reported_and_never_run_over(study, tmp_path, write_run, edit):
+    directory = write_run(study.runs()[0])
+    bound = json.loads((directory / RECORD).read_text())["spec"]["data"]["checksum"]
+    (directory / RECORD).write_text(edit((directory / RECORD).read_text()))
+    board = Board(
+        study,
+        tmp_path / "runs",
+        bind=lambda run: run.model_copy(update={"data": run.data.model_copy(update={"checksum": bound})}),
+    )
+    assert board.entries[0].state == "failed"
+    assert str(directory) in board.entries[0].trouble
+    assert board.troubles
+
+
+def test_only_takes_ids_arms_and_patterns_and_knows_the_nearest(study, tmp_path):
+    listed = Listing(
+        name="l",
+        question="?",
+        listed=tuple(
+            run.model_copy(update={"label": f"GPT-{number:02}_{run.arm}"}) for number, run in enumerate(study.runs())
+        ),
+    )
+    named = lambda *only: [entry.run.label for entry in Board(listed, tmp_path, only=only).entries]  # noqa: E731
+    assert named("GPT-03") == ["GPT-03_oelm-freeze"]
+    assert named("GPT-0[01]") == ["GPT-00_baseline", "GPT-01_oelm-freeze"]
+    assert len(named("baseline")) == 3
+    with pytest.raises(UnknownName, match="GPT-03"):
+        named("GPT-3")
+
+
+def test_the_board_moves_to_the_second_stage_when_tuning_has_ended(tuned_study, tmp_path, write_run):
+    study = tuned_study((1e-3, 2e-3, 4e-3))
+    root = tmp_path / "runs"
+    for run in Board(study, root).stage.tune:
+        write_run(run, loss=2 + abs(run.train.learning_rate - 2e-3))
+    looked_at = Board(study, root)
+    assert looked_at.stage.name == "confirm"
+    assert looked_at.progress == "confirm stage: 6/12, 50 %"
+    assert not (root / CHOICE).exists(), "who only looks writes nothing"
+    Board(study, root, bind=lambda run: run)
+    assert json.loads((root / CHOICE).read_text())["cells"][0]["arms"][0]["values"] == {"train.learning_rate": 2e-3}
+
+
+def test_what_machines_read_is_json_and_what_people_read_is_a_table(study, tmp_path, write_run):
+    write_run(study.runs()[0])
+    board = Board(study, tmp_path / "runs")
+    plain = json.loads(as_json(board))
+    assert (plain["done"], plain["total"]) == (1, 6)
+    assert plain["runs"][0]["test_perplexity"] == pytest.approx(4.4817, abs=1e-3)
+    assert table(board.entries, every=True).row_count == 6
+    assert table(board.entries).row_count == 0
+
+
+def test_a_thousand_runs_are_looked_up_in_about_the_time_it_takes_to_read_them(study, tmp_path, write_run):
+    # A ratio, not a time: machines differ. The board may cost a few times what parsing the records costs.
+    from oelm.record.store import find_records
+
+    large = Study(**{**study.__dict__, "seeds": tuple(range(100))})
+    for run in large.runs():
+        write_run(run)
+    began = time.perf_counter()
+    find_records(tmp_path / "runs")
+    reading = time.perf_counter() - began
+    began = time.perf_counter()
+    assert Board(large, tmp_path / "runs").count("complete") == 200
+    assert time.perf_counter() - began < 6 * reading + 0.5

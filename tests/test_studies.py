@@ -1,0 +1,51 @@
+"""The committed studies are valid declarations, and say what their files promise."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oelm.record.stages import stage_of
+from oelm.spec.run import fingerprint
+from oelm.study import Study, load_study
+
+ROOT = Path(__file__).parents[1]
+STUDIES = sorted((ROOT / "studies").glob("*.py"))
+REFERENCE = ROOT.parent / "shared" / "reference" / "published_results.json"
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_study_file_declares_runs_at_each_of_its_scales(path):
+    import runpy
+
+    for scale in (None, *runpy.run_path(str(path)).get("scales", {})):
+        study = load_study(path, scale)
+        runs = stage_of(study, {}).runs
+        assert len({fingerprint(run) for run in runs}) == len(runs) > 0
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not REFERENCE.exists(), reason="needs the published figures beside the project")
+def test_the_published_runs_have_the_published_settings():
+    listed = {run.label.partition("_")[0]: run for run in load_study(ROOT / "studies/published.py").listed}
+    experiments = json.loads(REFERENCE.read_text())["experiments"]
+    assert list(listed) == [one["id"] for one in experiments]
+    for one in experiments:
+        run = listed[one["id"]]
+        assert run.arm == one["method_here"]
+        assert run.data.corpus == one["dataset"]
+        assert run.train.learning_rate == one["learning_rate"]
+        assert run.train.steps == one.get("steps", run.train.steps)
+        assert run.train.epochs == one.get("epochs", run.train.epochs)
+        assert run.train.batch_size == one.get("batch_size", run.train.batch_size)
+
+
+def test_the_fair_study_gives_no_arm_what_another_is_denied():
+    for scale in (None, "small"):
+        study = load_study(ROOT / "studies/fair.py", scale)
+        assert isinstance(study, Study)
+        assert len(study.arms) == 13
+        tried = {}
+        for run in stage_of(study, {}).tune:
+            tried.setdefault(run.arm, []).append((run.train.learning_rate, run.seed))
+        assert len({tuple(points) for points in tried.values()}) == 1
