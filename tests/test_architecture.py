@@ -49,6 +49,7 @@ TESTED_IN = {
     "cli/generate": "cli/test_verbs", "cli/import_checkpoint": "cli/test_verbs", "cli/report": "cli/test_verbs",
     "cli/run": "cli/test_verbs", "cli/train": "cli/test_verbs", "cli/train_task": "cli/test_tasks",
     "cli/prepare_task": "cli/test_tasks", "data/labelled_files": "cli/test_tasks",
+    "data/questions": "runner/test_writing", "models/writer": "runner/test_writing",
     "data/encoded": "data/test_examples", "data/tasks": "data/test_examples", "data/text_encoder": "data/test_examples",
     "models/classifier": "runner/test_classification", "models/packaged": "runner/test_classification",
     "runner/bind": "runner/test_classification", "runner/tasks": "runner/test_classification",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from oelm.data.hub import hub_tables
+from oelm.data.questions import QUESTIONS, question_tables
 from oelm.data.tables import FORMATS, Row, read_table
 from oelm.data.tasks import LabelledCorpus, Part, belongs, column, corpus_of, part_of, roles_of
 from oelm.errors import BadData
@@ -59,7 +60,10 @@ def open_examples(spec: ExamplesSpec) -> Examples:
     """
     corpus = corpus_of(spec)
     folder = local_folder(spec)
-    tables = _local_tables(corpus, folder) if folder else hub_tables(corpus.hub, spec.corpus)
+    if folder is None and spec.corpus == QUESTIONS:
+        tables: Mapping[str, Sequence[Row]] = question_tables(spec.seed)
+    else:
+        tables = _local_tables(corpus, folder) if folder else hub_tables(corpus.hub, spec.corpus)
     tables = {name: rows for name, rows in tables.items() if belongs(corpus, name)}
     notes: list[str] = []
     parts = _labelled_parts(spec, corpus, tables, notes)

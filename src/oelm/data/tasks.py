@@ -43,6 +43,7 @@ CORPORA: dict[str, LabelledCorpus] = {
     "ag_news": LabelledCorpus(
         HubCorpus("fancyzhx/ag_news"), (("text",),), labels=("World", "Sports", "Business", "Sci/Tech")
     ),
+    "story-questions": LabelledCorpus(None, (("ending",), ("question",)), ("answer",)),
     "imdb": LabelledCorpus(HubCorpus("stanfordnlp/imdb"), (("text",),), labels=("negative", "positive")),
 }
 

@@ -94,6 +94,26 @@ CONFIGS: dict[str, NamedConfig] = {
     "qwen3-tiny": NamedConfig(
         "Qwen3Config", _CAUSAL, None, {**_SMALL, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 32000}
     ),
+    "t5-tiny": NamedConfig(
+        "T5Config",
+        _SEQ2SEQ,
+        None,
+        {"d_model": 64, "d_kv": 16, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
+    ),
+    "bart-tiny": NamedConfig(
+        "BartConfig",
+        _SEQ2SEQ,
+        None,
+        {
+            "d_model": 64,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 256,
+            "decoder_ffn_dim": 256,
+        },
+    ),
     "t5-small": NamedConfig("T5Config", _SEQ2SEQ, "google-t5/t5-small"),
     "bart-base": NamedConfig(
         "BartConfig",
@@ -218,8 +238,11 @@ def _refuse_other_head(spec: ForeignSpec, vocab_size: int | None, saved: Any) ->
 
 
 def _fields(spec: ForeignSpec, vocab_size: int | None) -> dict[str, int]:
-    wanted = {"num_labels": spec.labels, "vocab_size": vocab_size}
-    return {name: value for name, value in wanted.items() if value}
+    fields = {"num_labels": spec.labels} if spec.labels else {}
+    if vocab_size:  # one trained on the data, whose only special token is its last, the end of a text
+        ends = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+        fields |= {"vocab_size": vocab_size, **dict.fromkeys(ends, vocab_size - 1)}
+    return fields
 
 
 def _labelled_class(config: Any) -> str:

@@ -90,6 +90,11 @@ class Classifier(nn.Module):
         kinds = {"token_type_ids": kinds_BT} if self._takes_kinds else {}
         return self.model(input_ids=ids_BT, attention_mask=mask_BT, **kinds).logits  # type: ignore[no-any-return]
 
+    def judge(self, ids_BT: Tensor, mask_BT: Tensor, kinds_BT: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of each text, and the label that the model chooses."""
+        logits_BL = self.logits(ids_BT, mask_BT, kinds_BT).float()
+        return F.cross_entropy(logits_BL, labels_B, reduction="none"), logits_BL.argmax(1)
+
     def forward(self, ids_BT: Tensor, mask_BT: Tensor, kinds_BT: Tensor, labels_B: Tensor) -> Tensor:
         """Return the mean loss, in nats per text."""
         return F.cross_entropy(self.logits(ids_BT, mask_BT, kinds_BT).float(), labels_B)

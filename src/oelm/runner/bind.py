@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 from oelm.data.batches import num_windows
 from oelm.data.encoded import EncodedExamples, encode_examples
-from oelm.data.examples import local_folder, open_examples
+from oelm.data.examples import Examples, local_folder, open_examples
 from oelm.data.prepare import prepared
 from oelm.data.text_encoder import trained_encoder
 from oelm.data.tokens import TokenData, open_tokens
@@ -71,8 +72,14 @@ def _encoded(spec: ExamplesSpec, model: ModelSpec | None, _state: tuple[object, 
         encoder = encoder_of(model)
     else:
         assert spec.vocab_size is not None  # noqa: S101  (else there is a model)
-        encoder = trained_encoder((text for row in examples.splits["train"].texts for text in row), spec.vocab_size)
+        encoder = trained_encoder(_words(examples), spec.vocab_size)
     return encode_examples(examples, encoder, spec.max_length)
+
+
+def _words(examples: Examples) -> Iterator[str]:
+    """Yield what a vocabulary is trained on: the training texts, and the names of the labels, which may be written."""
+    yield from (text for row in examples.splits["train"].texts for text in row)
+    yield from examples.labels
 
 
 def _files(spec: ExamplesSpec) -> tuple[object, ...]:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.data.encoded import EncodedExamples
 from oelm.data.grouped import GroupedBatches, in_order_of_length
 from oelm.files import write_atomically
 from oelm.models.classifier import Classifier, build_classifier
+from oelm.models.writer import Writer, build_writer
 from oelm.record.losses import TestLossesRecord, write_test_losses
 from oelm.record.schema import DataRecord
 from oelm.spec.data import ExamplesSpec, Split
@@ -57,6 +57,8 @@ class ClassificationTask:
     examples: EncodedExamples
     batches: GroupedBatches
     device: torch.device
+    answers: list[list[int]] | None = None
+    """The tokens of each label's name, where they are to be written."""
 
     @property
     def units_per_step(self) -> int:
@@ -72,9 +74,9 @@ class ClassificationTask:
         """Return some rows of a step."""
         return self.batches.batch(step, rows)
 
-    def module(self, model: nn.Module) -> nn.Module:
-        """Return the model with the loss of its labels."""
-        return Classifier(model, self.examples.encoder.pad)
+    def module(self, model: nn.Module) -> Classifier | Writer:
+        """Return the model with the loss of its labels, or of its answers."""
+        return Classifier(model, self.examples.encoder.pad) if self.answers is None else Writer(model, self.answers)
 
     def validate(self, model: nn.Module) -> Measured:
         """Measure the fixed part of validation that is looked at along the way."""
@@ -86,20 +88,20 @@ class ClassificationTask:
         encoded, pad = self.examples.splits[split], self.examples.encoder.pad
         found: list[tuple[npt.NDArray[np.int64], Tensor, Tensor]] = []
         was_training = model.training
-        classifier = Classifier(model, pad).eval()
+        module = self.module(model).eval()
         try:
             for rows, batch in in_order_of_length(encoded, batch_size=EVALUATION_BATCH, pad=pad, limit=limit):
-                *inputs, truth = (tensor.to(self.device) for tensor in batch)
                 with autocast(self.device, self.run.train.precision):
-                    logits = classifier.logits(*inputs).float()
-                found.append((rows, F.cross_entropy(logits, truth, reduction="none").cpu(), logits.argmax(1).cpu()))
+                    losses, answers = module.judge(*(tensor.to(self.device) for tensor in batch))
+                found.append((rows, losses.cpu(), answers.cpu()))
         finally:
             model.train(was_training)
         rows = np.concatenate([each[0] for each in found])
         order = np.argsort(rows)
         loss = torch.cat([each[1] for each in found]).double().mean().item()
         predicted, labels = torch.cat([each[2] for each in found]).numpy()[order], encoded.labels[rows[order]]
-        accuracy, score = float((predicted == labels).mean()), macro_f1(predicted, labels)
+        accuracy = float((predicted == labels).mean())
+        score = macro_f1(predicted, labels) if self.answers is None else None  # what is written may be no label at all
         return Judged(loss, accuracy, score, predicted=predicted, labels=labels)
 
     @property
@@ -134,7 +136,7 @@ class ClassificationTask:
         shown = [*wrong_first, *(row for row in range(SHOWN) if row < len(texts) and row not in wrong_first)][:SHOWN]
         lines = [
             f"{'right' if judged.correct[row] else 'WRONG'}: {' | '.join(texts[row])}\n"
-            f"  label {names[judged.labels[row]]}, predicted {names[judged.predicted[row]]}"
+            f"  label {names[judged.labels[row]]}, predicted {(*names, 'something else')[judged.predicted[row]]}"
             for row in shown
         ]
         write_atomically(directory / "samples.txt", "\n".join(lines) + "\n")
@@ -151,16 +153,24 @@ def classification_task(run: RunSpec, examples: EncodedExamples, device: torch.d
         pad=examples.encoder.pad,
         length=spec.max_length if spec.padding == "max_length" else None,
     )
-    return ClassificationTask(run, examples, batches, device)
+    answers = None
+    if spec.answers == "text":
+        encodings = examples.encoder.encode([(name,) for name in examples.labels], spec.max_length)
+        answers = [encoding.ids for encoding in encodings]
+    return ClassificationTask(run, examples, batches, device, answers)
 
 
 def build_for(run: RunSpec, examples: EncodedExamples, device: torch.device) -> nn.Module:
     """Build the run's model with a head for the labels of its data."""
     assert isinstance(run.data, ExamplesSpec)  # noqa: S101  (examples come of nothing else)
+    vocab_size = examples.encoder.vocab_size
+    if run.data.answers == "text":
+        own = vocab_size if run.data.vocab_size is not None else None
+        return build_writer(run.model, vocab_size=own, seed=run.seed, device=device)
     return build_classifier(
         run.model,
         examples.labels,
-        vocab_size=examples.encoder.vocab_size,
+        vocab_size=vocab_size,
         own_vocabulary=run.data.vocab_size is not None,
         max_length=min(run.data.max_length, max(int(each.lengths.max()) for each in examples.splits.values()))
         if run.data.padding == "longest"

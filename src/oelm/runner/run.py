@@ -204,5 +204,6 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
 
 
 def _in_words(measured: Measured) -> str:
-    judged = "" if measured.accuracy is None else f", accuracy {measured.accuracy:.2%}, F1 {measured.macro_f1:.4f}"
-    return f"loss {measured.loss:.4f}{judged}"
+    accuracy = "" if measured.accuracy is None else f", accuracy {measured.accuracy:.2%}"
+    score = "" if measured.macro_f1 is None else f", F1 {measured.macro_f1:.4f}"
+    return f"loss {measured.loss:.4f}{accuracy}{score}"

@@ -47,6 +47,8 @@ class ExamplesSpec(Spec):
     """The column with the label; None: the corpus' own."""
     vocab_size: Annotated[int, Field(ge=257, le=65536)] | None = None
     """The size of a byte-level BPE trained on the training texts, for models from scratch; None: the model's own."""
+    answers: Literal["label", "text"] = "label"
+    """Whether a model chooses among the labels, or (an encoder-decoder) writes the label's name."""
     max_length: PositiveInt = 128
     """Longer texts are cut."""
     padding: Literal["longest", "max_length"] = "longest"

@@ -1,0 +1,40 @@
+"""Where does an encoder-decoder need its attention to learn? OELM on one site at a time, on questions about stories.
+
+    oelm run studies/sites.py                  tiny T5, on a CPU, no network
+    oelm run studies/sites.py --scale bart     tiny BART
+
+Each arm freezes head-wise orthogonal Q and K at some sites only: the encoder's own attention, the decoder's own, or the
+decoder's look at the encoder. The model reads how a story ends and a question, and writes the answer. One learning rate
+and two seeds: a first look, not evidence.
+"""
+
+from oelm import Arm, ExamplesSpec, ForeignSpec, RunSpec, Study, TrainSpec, named_method
+
+FROZEN = named_method("oelm-freeze")
+SITES = ("encoder", "decoder", "cross")
+ARMS = (
+    "baseline",
+    *(Arm(name=f"oelm-{site}", method=FROZEN.model_copy(update={"sites": (site,)})) for site in SITES),
+    "oelm-freeze",
+)
+
+
+def small(name: str, model: str) -> Study:
+    """Return the study of a named configuration."""
+    return Study(
+        name=name,
+        question="At which attention sites may an encoder-decoder's queries and keys stay frozen?",
+        base=RunSpec(
+            model=ForeignSpec(name=model, pretrained=False),
+            data=ExamplesSpec(corpus="story-questions", vocab_size=512, answers="text"),
+            train=TrainSpec(
+                epochs=2, batch_size=32, learning_rate=3e-3, warmup_steps=50, eval_every="epoch", eval_tokens=16_384
+            ),
+        ),
+        arms=ARMS,
+        seeds=(0, 1),
+    )
+
+
+study = small("sites", "t5-tiny")
+scales = {"bart": small("sites-bart", "bart-tiny")}
