@@ -59,8 +59,9 @@ def main(argv: list[str]) -> int:
         corpus=asked.task, source=asked.source, texts=asked.texts, label=asked.label, language=asked.language,
         seed=asked.seed,
     )  # fmt: skip
-    examples = open_examples(spec)
-    encoded = encode_examples(examples, encoder_of(spec_of(asked.model)), asked.max_length)
+    with Console(stderr=True).status(f"reading and encoding {asked.task}"):
+        examples = open_examples(spec)
+        encoded = encode_examples(examples, encoder_of(spec_of(asked.model)), asked.max_length)
     folder = asked.out or default_folder(asked.task)
     is_new = asked.source != folder and write_examples(examples, spec, folder)
     if asked.json:

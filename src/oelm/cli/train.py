@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 from pydantic import ValidationError
+from rich.console import Console
 
 from oelm.cli import train_task
 from oelm.errors import InvalidSpec, UsageError
@@ -58,7 +59,8 @@ def main(argv: list[str]) -> int:
     from oelm.runner.run import execute
     from oelm.train.loop import Interrupted
 
-    run, data = bound(run)
+    with Console(stderr=True, quiet=arguments.quiet).status(f"reading {run.data.corpus}"):
+        run, data = bound(run)
     directory = arguments.out or run_directory(Path("runs"), run)
     try:
         record = execute(run, data, directory, quiet=arguments.quiet)
