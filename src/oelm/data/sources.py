@@ -12,6 +12,7 @@ from oelm.data.allocation import SPLITS, Allocation, period_for
 from oelm.data.documents import Rule, derive_rule
 from oelm.data.hub import SPLIT_NAMES, HubCorpus, open_hub
 from oelm.data.meta import HeldOut, InputFile, Request
+from oelm.data.packaged import PACKAGED, ShuffledRows, packaged_file
 from oelm.data.readers import RowFiles, Source, Stories, TextFiles
 from oelm.errors import BadData, UnknownName, UsageError
 from oelm.spec.base import digest
@@ -72,6 +73,9 @@ def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
     elif spec.corpus == STORIES:
         origin, rule = f"generator:{_generator_version()}", "stories"
         tokens = tokens or STORIES_TOKENS
+    elif spec.corpus in PACKAGED:
+        origin, rule = f"package:{PACKAGED[spec.corpus].package}", "rows"
+        inputs = (_input(packaged_file(spec.corpus)),)
     else:
         hub = hub_corpus(spec.corpus)
         origin, rule = f"hub:{hub.name}", "articles" if hub.lines else "rows"
@@ -98,6 +102,8 @@ def open_corpus(request: Request, revision: str | None = None) -> Corpus:
         sources = {"train": Stories(request.seed)}
     elif request.origin == "files":
         sources = _local_sources(request)
+    elif request.corpus in PACKAGED:
+        sources = {"train": ShuffledRows(request.corpus, Path(request.inputs[0].path), request.seed)}
     else:
         sources, revision = open_hub(hub_corpus(request.corpus), revision)
     own = tuple(split for split in SPLITS if split in sources)
@@ -131,7 +137,7 @@ def hub_corpus(name: str) -> HubCorpus:
         raise UnknownName(
             "corpus",
             name,
-            (*HUB_CORPORA, STORIES),
+            (*HUB_CORPORA, *PACKAGED, STORIES),
             "A data set of the hub is named owner/name; local text takes any name with --from PATH.",
         )
     repository, _, config = name.partition(":")
