@@ -71,15 +71,17 @@ class Stage:
 
 
 def by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
-    """Index records by the run they were declared as, before it was bound to data; complete ones win.
+    """Index records by the run they were declared as, before it was bound to data."""
+    return of_these_numerics((fingerprint(declared(record.spec)), record) for record in records)
 
-    Records of another NUMERICS are of other runs, whatever their specs say.
+
+def of_these_numerics(keyed: Iterable[tuple[str, RunRecord]]) -> dict[str, RunRecord]:
+    """Index records by their keys; complete ones win.
+
+    Records of another NUMERICS are of other runs, whatever their specs say, and are left out.
     """
-    found: dict[str, RunRecord] = {}
-    for record in sorted(records, key=lambda record: record.status == "complete"):
-        if record.numerics == NUMERICS:
-            found[fingerprint(declared(record.spec))] = record
-    return found
+    ordered = sorted(keyed, key=lambda item: item[1].status == "complete")
+    return {key: record for key, record in ordered if record.numerics == NUMERICS}
 
 
 def stage_of(study: AnyStudy, records: Mapping[str, RunRecord]) -> Stage:

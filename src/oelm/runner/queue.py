@@ -14,7 +14,7 @@ from typing import Literal
 from oelm.errors import BadRecord, OelmError, UnknownName
 from oelm.files import write_atomically
 from oelm.record.schema import RunRecord
-from oelm.record.stages import CHOICE, Stage, by_declaration, is_settled, stage_of
+from oelm.record.stages import CHOICE, Stage, is_settled, of_these_numerics, stage_of
 from oelm.record.store import RECORD, find_records, read_record, run_directory
 from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
@@ -78,14 +78,17 @@ class Board:
         self.troubles = tuple(map(str, bad))
         given = find_jobs(root)
         self._directories = {job.run: directory for directory, job in given.items()}
-        self._directories |= {fingerprint(declared(record.spec)): directory for directory, record in found}
+        keys = {directory: fingerprint(declared(record.spec)) for directory, record in found}
+        self._directories |= {key: directory for directory, key in keys.items()}
+        self._fresh = dict(found)
         settled = {directory for directory, record in found if is_settled(record)}
         self.slurm = SlurmQueue([job.job for directory, job in given.items() if directory not in settled])
-        self._records = by_declaration(record for _, record in found)
+        self._records = of_these_numerics((keys[directory], record) for directory, record in found)
         self._neighbours = Neighbours(root)
         self.stage: Stage
         self.entries: list[Entry]
         self.advance()
+        self._fresh.clear()  # read once already, for this first look; from here on the files say what is
         if only and not self.entries:
             raise UnknownName(
                 "run", ", ".join(only), {run.label or run.arm for run in self.stage.runs}, "--only takes patterns, too."
@@ -107,16 +110,19 @@ class Board:
 
     def _expand(self) -> None:
         self.stage = stage_of(self.study, self._records)
-        self.entries = [self._entry(run) for run in self.stage.runs if self._wanted(run)]
+        keyed = [(fingerprint(run), run) for run in self.stage.runs]
+        self.entries = [self._entry(key, run) for key, run in keyed if self._wanted(key, run)]
 
     def _is_stale(self, entry: Entry) -> bool:
+        if not self._bind:
+            return False
         known = self._records.get(fingerprint(declared(entry.run)))
-        return bool(self._bind and not entry.trouble and known and known.fingerprint != fingerprint(entry.run))
+        return bool(not entry.trouble and known and known.fingerprint != fingerprint(entry.run))
 
     def refresh(self, entry: Entry) -> Entry:
         """Look at one run again."""
         place = next(place for place, known in enumerate(self.entries) if known.directory == entry.directory)
-        fresh = _looked_up(entry.run, entry.directory, self.slurm)
+        fresh = self._looked_up(entry.run, entry.directory)
         self.entries[place] = fresh
         if fresh.record:
             self._records[fingerprint(declared(entry.run))] = fresh.record
@@ -140,10 +146,10 @@ class Board:
         stage = f"{self.stage.name} stage: " if self.stage.tune else ""
         return f"{stage}{done}/{total}, {100 * done // max(1, total)} %"
 
-    def _wanted(self, run: RunSpec) -> bool:
+    def _wanted(self, key: str, run: RunSpec) -> bool:
         """Whether a run is asked for: by id, label or arm, or by the beginning of a fingerprint, declared or bound."""
-        known = self._directories.get(fingerprint(run))
-        hashes = [fingerprint(run), known.name.rpartition("_")[2] if known else ""]
+        known = self._directories.get(key)
+        hashes = [key, known.name.rpartition("_")[2] if known else ""]
         names = (run.label or "", (run.label or "").partition("_")[0], run.arm)
         return (
             not self.only
@@ -151,8 +157,7 @@ class Board:
             or any(len(word) >= SHORTEST and found.startswith(word) for found in hashes for word in self.only)
         )
 
-    def _entry(self, run: RunSpec) -> Entry:
-        key = fingerprint(run)
+    def _entry(self, key: str, run: RunSpec) -> Entry:
         if self._bind:
             try:
                 run = self._bind(run)
@@ -163,13 +168,18 @@ class Board:
             directory = known if known is not None and mine else run_directory(self.root, run)
             if not mine and not directory.exists() and self._neighbours.adopt(fingerprint(run), directory):
                 self._records[key] = read_record(directory)
-            return _looked_up(run, directory, self.slurm)
-        return _looked_up(run, self._directories.get(key), self.slurm)
+            return self._looked_up(run, directory)
+        return self._looked_up(run, self._directories.get(key))
+
+    def _looked_up(self, run: RunSpec, directory: Path | None) -> Entry:
+        if directory is None:
+            return Entry(run, None)
+        if directory in self._fresh and is_settled(self._fresh[directory]):
+            return Entry(run, directory, self._fresh[directory])  # nobody comes back to what is done
+        return _looked_up(run, directory, self.slurm)
 
 
-def _looked_up(run: RunSpec, directory: Path | None, slurm: SlurmQueue) -> Entry:
-    if directory is None:
-        return Entry(run, None)
+def _looked_up(run: RunSpec, directory: Path, slurm: SlurmQueue) -> Entry:
     claim = holder(directory)  # before the record: one that ends between the two looks has then written its end
     job = slurm.of(directory)
     if not (directory / RECORD).exists():

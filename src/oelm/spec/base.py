@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -28,16 +29,30 @@ class Spec(BaseModel):
         What is at its default is left out, so that a field added later leaves every earlier run what it was.
         Changing a default is a change of numbers: it needs a new NUMERICS (a test holds the defaults fast).
         """
-        plain = self.model_dump(mode="json")
         found = {}
-        for name, field in type(self).model_fields.items():
+        for name, default, plain_default in _telling(type(self)):
             value = getattr(self, name)
-            if any(isinstance(mark, _NoEffect) for mark in field.metadata) or value == field.default:
+            if value is default or value == default:
                 continue
-            inner = value.meaning() if isinstance(value, Spec) else plain[name]
-            if not (isinstance(field.default, Spec) and inner == field.default.meaning()):
+            if isinstance(value, Spec):
+                inner: Any = value.meaning()
+            elif isinstance(value, str | int | float):
+                inner = value
+            else:
+                inner = self.model_dump(mode="json", include={name})[name]
+            if plain_default is None or inner != plain_default:
                 found[name] = inner
         return found
+
+
+@cache
+def _telling(spec: type[Spec]) -> tuple[tuple[str, Any, Any], ...]:
+    """Return the fields that can change numbers, with their defaults, and with the meaning of those that are specs."""
+    return tuple(
+        (name, field.default, field.default.meaning() if isinstance(field.default, Spec) else None)
+        for name, field in spec.model_fields.items()
+        if not any(isinstance(mark, _NoEffect) for mark in field.metadata)
+    )
 
 
 def digest(value: Any) -> str:
