@@ -61,6 +61,12 @@ def test_only_the_matched_control_can_support_that_orthogonal_beats_random(study
         assert {item.arm for item in found.findings[0].evidence} == {"oelm-random-matched", "oelm-freeze"}
 
 
+def test_what_pretrained_weights_keep_says_nothing_about_orthogonal_and_random(bert: Study, make_record: Any) -> None:
+    arms = {"baseline": 0.0, "oelm-random-from-current": 0.12, "oelm-from-current": 0.01}
+    found = entry("orthogonal-beats-random", compared(bert, make_record, arms, accuracy=0.9))
+    assert (found.verdict, found.findings) == ("not yet tested", ())
+
+
 @pytest.mark.parametrize(("effect", "verdict"), [(0.11, "supported"), (0.02, "contradicted"), (0.3, "contradicted")])
 def test_freezing_costs_what_was_published_or_does_not(
     study: Study, make_record: Any, effect: float, verdict: str

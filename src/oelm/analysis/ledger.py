@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oelm.analysis.ablation import ablations, rung
+from oelm.analysis.ablation import ablations, is_frozen
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import convergence_of, validation_curves
 from oelm.analysis.fairness import Evidence
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import Saving, savings
 from oelm.analysis.statistics import Interval, percent
+from oelm.spec.method import InitSpec, MethodSpec
 from oelm.spec.model import ForeignSpec, GPTSpec
 
 LedgerVerdict = Literal["supported", "contradicted", "undecided", "not yet tested"]
@@ -66,11 +67,18 @@ def _entry(claim: Claim, findings: list[Finding]) -> Entry:
 
 
 def frozen_rows(comparison: Comparison) -> Iterator[Row]:
-    """Yield the rows of arms that are frozen and head-wise orthogonal in all layers, and nothing else."""
+    """Yield the rows of arms that are frozen and head-wise orthogonal in all layers, and nothing else.
+
+    Drawn afresh or made from the current weights, as the published BERT was: both are the published method.
+    """
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     for row in comparison.rows:
-        if row.arm in methods and rung(methods[row.arm]) == "orthogonal" and row.difference:
+        if row.arm in methods and _is_frozen_orthogonal(methods[row.arm]) and row.difference:
             yield row
+
+
+def _is_frozen_orthogonal(method: MethodSpec) -> bool:
+    return is_frozen(method) and method.init == InitSpec(shape="orthogonal", source=method.init.source)
 
 
 def is_language(comparison: Comparison) -> bool:
