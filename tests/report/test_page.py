@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from oelm.errors import IncomparableRuns, UnknownName, UsageError
-from oelm.record.keep import write_study
+from oelm.record.store import write_study
 from oelm.record.stages import by_declaration, stage_of
 from oelm.record.store import METRICS, RECORD, find_records
 from oelm.report.page import write_report

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 def study_and_root(path: Path, out: Path, scale: str | None) -> tuple[AnyStudy, Path]:
     """Find a study and the folder of its runs: from its file, or from the folder alone."""
     if path.is_dir():
-        from oelm.record.keep import read_study
+        from oelm.record.store import read_study
 
         return read_study(path), path
     study = load_study(path, scale)
