@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from oelm.record.keep import keep, without_paths
+from oelm.record.keep import keep
 from oelm.record.store import find_records, read_record, read_study
 from oelm.study import Study
 
@@ -30,9 +30,3 @@ def test_what_is_kept_is_light_and_names_no_path_of_this_machine(
     assert "RunFailed: no" in text
     assert read_record(kept).fingerprint == read_record(directory).fingerprint
     assert read_study(tmp_path / "kept") == study
-
-
-def test_relative_paths_stay(study: Study, make_record: Any) -> None:
-    run = study.runs()[0]
-    here = run.model_copy(update={"data": run.data.model_copy(update={"directory": Path("data/stories")})})
-    assert without_paths(make_record(here)).spec.data.directory == Path("data/stories")

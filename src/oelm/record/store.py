@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
+from oelm.record.paths import study_without_paths
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
 from oelm.spec.run import NUMERICS, RunSpec, fingerprint
 from oelm.study import AnyStudy, Listing, Study
@@ -74,8 +75,11 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
 
 
 def write_study(root: Path, study: AnyStudy) -> None:
-    """Leave what a study declares among its runs: for readers, and to be reported without the file that declared it."""
-    text = study.model_dump_json(indent=1) + "\n"
+    """Leave what a study declares among its runs: for readers, and to be reported without the file that declared it.
+
+    Without paths of this machine: reports are committed, and no run depends on where its data lay.
+    """
+    text = study_without_paths(study).model_dump_json(indent=1) + "\n"
     path = root / STUDY
     if not path.exists() or path.read_text(errors="replace") != text:
         write_atomically(path, text)
