@@ -37,11 +37,10 @@ def placed(run: RunSpec, **paths: str) -> RunSpec:
         ("oelm train --out=/home/me/runs -o=/a", "oelm train --out=runs -o=a"),
         ("oelm run '/a b/spec.json' '--out=/a b/c d'", "oelm run spec.json '--out=c d'"),
         ("oelm run studies/fair.py --out runs/x ../y", "oelm run studies/fair.py --out runs/x ../y"),
-        ("oelm train data.source=/home/me/text model.name=google-bert/x", "oelm train data.source=text "
-         "model.name=google-bert/x"),
+        ("oelm run x.source=/home/me/text model.name=a/b", "oelm run x.source=text model.name=a/b"),
         ("oelm run 'never closed /home/me/x", "oelm run 'never closed x"),
     ],
-)  # fmt: skip
+)
 def test_a_command_names_the_last_part_of_each_path(command: str, expected: str) -> None:
     assert command_without_paths(command) == expected
 
@@ -54,7 +53,10 @@ def test_a_command_names_the_last_part_of_each_path(command: str, expected: str)
         ("cannot open /home/me/x.bin: gone", "cannot open x.bin: gone"),
         ("[PosixPath('/a/b'), /c/d, (/e/f)]", "[PosixPath('b'), d, (f)]"),
         ("/a/b:/c/d and file:///home/me/x", "b:d and x"),
-        ("see https://a.org/b/c, runs/x/y, ./z, 3/4 and/or ~/w", "see https://a.org/b/c, runs/x/y, ./z, 3/4 and/or ~/w"),
+        (
+            "see https://a.org/b/c, runs/x/y, ./z, 3/4 and/or ~/w",
+            "see https://a.org/b/c, runs/x/y, ./z, 3/4 and/or ~/w",
+        ),
     ],
 )
 def test_an_error_names_the_last_part_of_each_path(text: str, expected: str) -> None:

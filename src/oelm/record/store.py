@@ -21,7 +21,12 @@ RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 def run_directory(root: Path, run: RunSpec) -> Path:
     """Return where a run lives: its label or arm and seed for people, its fingerprint for certainty."""
     name = run.label or f"{run.arm}-seed{run.seed}"
-    return root / f"{name.replace(':', '_').replace('/', '_')}_{fingerprint(run)}"
+    return root / f"{file_name(name)}_{fingerprint(run)}"
+
+
+def file_name(name: str) -> str:
+    """Return a label or an arm as it may stand in the name of a folder."""
+    return name.replace(":", "_").replace("/", "_")
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
