@@ -53,6 +53,17 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         ),
         "测试集噪声：若测试集换成同类的其他文档，差异的 95% 区间（配对自助法，种子固定）。",
     ),
+    "noise_nested": (
+        (
+            "Test-set noise of arms that share ten seeds or more with the reference: the 95 % interval of the "
+            "difference if the test split held other documents of its kind and training had other seeds (paired "
+            "bootstrap, seeds and documents drawn)."
+        ),
+        (
+            "与参照共有十个及以上种子的组的测试集噪声：若测试集换成同类的其他文档、训练也换成其他种子，差异的 95% "
+            "区间（配对自助法，种子与文档均重新抽取）。"
+        ),
+    ),
     "table_note_accuracy": (
         (
             "Accuracies are means over seeds in points, at the end of training. Differences are paired by seed. The "
