@@ -157,3 +157,9 @@ def test_the_sample_that_is_shown_is_of_the_reference_and_of_no_arm_whose_name_b
     for reference in ("baseline", "every:10"):
         conclude(study.model_copy(update={"reference": reference}), tmp_path / "runs", "en")
         assert f"I am {reference}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [("--rows", "0"), ("--max-length", "0")])
+def test_a_task_with_impossible_fields_is_refused_in_words(capsys, flags):
+    assert dispatch(["train", "--task", "sst2", *flags]) == 2
+    assert "cannot be" in capsys.readouterr().err
