@@ -1,12 +1,13 @@
 """Does a pretrained encoder need its attention to learn when it is fine-tuned? Real SST-2, every arm tuned alike.
 
     oelm prepare --task sst2 --from FOLDER     GLUE's files to data/sst2; left out, they come from the hub
-    oelm run studies/sst2.py                   54 runs of about 3 minutes, one thread each, more if the grid grows
+    oelm run studies/sst2.py                   60 runs of about 3 minutes, one thread each, more if the grid grows
 
 The small pretrained encoder `minilm` on 4,000 sentences, tuned on held-out training sentences, reported on GLUE's dev
-set once. `frozen-as-is` says whether orthogonalising matters, `orthogonal-from-current-trained` is what the published
-BERT baseline really was, and the two arms from scratch part pretraining from classification, which the published
-comparison with GPT confounds.
+set once. `frozen-as-is` against `baseline` is freezing alone; `oelm-random`, `oelm-random-matched` and `oelm-freeze`
+are fresh draws that differ by scale, then by orthogonality; `oelm-random-from-current` and `oelm-from-current` keep the
+row spaces of the pretrained weights. `orthogonal-from-current-trained` is what the published BERT baseline really was,
+and the two arms from scratch part pretraining from classification, which the published comparison with GPT confounds.
 """
 
 from oelm import Arm, ExamplesSpec, ForeignSpec, RunSpec, Study, TrainSpec, named_method
@@ -17,6 +18,7 @@ PRETRAINED = (
     "oelm-from-current",
     "oelm-freeze",
     "oelm-random",
+    "oelm-random-matched",
     "oelm-random-from-current",
     "frozen-as-is",
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from oelm.analysis.ablation import rung
 from oelm.record.stages import stage_of
 from oelm.spec.run import fingerprint
 from oelm.study import Study, load_study
@@ -49,3 +50,13 @@ def test_the_fair_study_gives_no_arm_what_another_is_denied():
         for run in stage_of(study, {}).tune:
             tried.setdefault(run.arm, []).append((run.train.learning_rate, run.seed))
         assert len({tuple(points) for points in tried.values()}) == 1
+
+
+def test_the_sst2_study_has_the_control_that_parts_scale_from_orthogonality_and_says_how_many_runs_it_takes():
+    path = ROOT / "studies/sst2.py"
+    study = load_study(path)
+    assert isinstance(study, Study)
+    fresh = {rung(arm.method, pretrained=True) for arm in study.arms if not arm.model}
+    assert {"drawn", "matched", "orthogonal"} <= fresh
+    runs = len(stage_of(study, {}).tune) + len(study.arms) * len(study.seeds)
+    assert f" {runs} runs " in path.read_text()

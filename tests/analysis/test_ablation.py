@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.ablation import ablations, rung
+from oelm.analysis.ablation import Ablation, ablations, rung
 from oelm.analysis.compare import Comparison, compare
 from oelm.spec.method import METHODS, named_method
-from oelm.study import Arm, Study
+from oelm.spec.model import ForeignSpec
+from oelm.study import Arm, Study, replaced
 
-LOSSES = {"baseline": 1.0, "oelm-random": 1.3, "oelm-random-matched": 1.15, "oelm-freeze": 1.14}
+LOSSES = {
+    "baseline": 1.0, "oelm-random": 1.3, "oelm-random-matched": 1.15, "oelm-freeze": 1.14, "frozen-as-is": 1.02,
+    "oelm-random-from-current": 1.1, "oelm-from-current": 1.05, "orthogonal-from-current-trained": 1.01,
+    "orthogonal-trained": 1.03,
+}  # fmt: skip
 
 
 def compared(study: Study, make_record: Any, names: dict[str, str]) -> Comparison:
@@ -31,7 +36,7 @@ def test_the_steps_are_found_by_method_and_add_up_to_the_whole(study: Study, mak
     assert [(step.name, step.start, step.end) for step in found.steps] == [
         ("freezing", "a", "b"), ("scale", "b", "c"), ("orthogonality", "c", "d"),
     ]  # fmt: skip
-    assert found.separates
+    assert not found.confounded
     means = [step.difference.mean for step in found.steps if step.difference]
     assert means == pytest.approx([0.3, -0.15, -0.01])
     assert found.whole.difference is not None
@@ -42,18 +47,60 @@ def test_without_the_matched_control_scale_and_orthogonality_are_one_step(study:
     names = {"baseline": "baseline", "oelm-random": "oelm-random", "oelm-freeze": "oelm-freeze"}
     (found,) = ablations(compared(study, make_record, names))
     assert [step.name for step in found.steps] == ["freezing", "scale-and-orthogonality"]
-    assert not found.separates
+    assert found.confounded
 
 
 def test_without_an_orthogonal_arm_there_is_no_ablation(study: Study, make_record: Any) -> None:
     assert ablations(compared(study, make_record, {"baseline": "baseline", "oelm-random": "oelm-random"})) == []
 
 
+def steps(found: list[Ablation]) -> list[list[tuple[str, str, str]]]:
+    return [[(step.name, step.start, step.end) for step in item.steps] for item in found]
+
+
+def test_on_a_pretrained_model_fresh_draws_are_compared_with_fresh_draws_alone(study: Study, make_record: Any) -> None:
+    model = ForeignSpec(name="bert-base", labels=2)
+    bert = study.model_copy(update={"base": study.base.model_copy(update={"model": model})})
+    names = {
+        name: name for name in ("baseline", "orthogonal-from-current-trained", "oelm-from-current",
+        "oelm-random-from-current", "frozen-as-is", "oelm-random", "oelm-random-matched", "oelm-freeze")
+    }  # fmt: skip
+    found = ablations(compared(bert, make_record, names))
+    freezing = [
+        [("freezing", "baseline", "frozen-as-is")],
+        [("freezing", "orthogonal-from-current-trained", "oelm-from-current")],
+    ]
+    assert steps(found) == [
+        [("scale", "oelm-random", "oelm-random-matched"), ("orthogonality", "oelm-random-matched", "oelm-freeze")],
+        *freezing,
+    ]
+    assert [item.apart for item in found] == [False, True, True]
+    assert not any(item.confounded for item in found)
+    assert (found[0].whole.start, found[0].whole.end) == ("oelm-random", "oelm-freeze")
+    without = {name: name for name in names if name not in ("oelm-random", "oelm-random-matched", "oelm-freeze")}
+    assert steps(ablations(compared(bert, make_record, without))) == freezing
+    scratch = replaced(bert.base, "model.pretrained", value=False)
+    (whole, _) = ablations(compared(bert.model_copy(update={"base": scratch}), make_record, names))
+    assert steps([whole])[0][0] == ("freezing", "baseline", "frozen-as-is")
+
+
+def test_two_arms_that_start_alike_tell_what_freezing_does_alone(study: Study, make_record: Any) -> None:
+    names = {"a": "baseline", "d": "oelm-freeze", "o": "orthogonal-trained"}
+    assert steps(ablations(compared(study, make_record, names))) == [[("all", "a", "d")], [("freezing", "o", "d")]]
+
+
+def test_a_step_from_trained_to_matched_is_not_called_freezing_alone(study: Study, make_record: Any) -> None:
+    names = {"a": "baseline", "c": "oelm-random-matched", "d": "oelm-freeze"}
+    (found,) = ablations(compared(study, make_record, names))
+    assert [step.name for step in found.steps] == ["freezing-and-scale", "orthogonality"]
+
+
 def test_only_methods_that_change_one_thing_are_rungs() -> None:
     rungs = {name: rung(method) for name, method in METHODS.items()}
     assert {name: found for name, found in rungs.items() if found} == {
         "baseline": "trained", "oelm-freeze": "orthogonal", "oelm-random": "drawn", "oelm-random-matched": "matched",
-        "oelm-from-current": "orthogonal", "oelm-random-from-current": "matched", "frozen-as-is": "drawn",
-        "orthogonal-from-current-trained": "trained",
+        "frozen-as-is": "drawn",
     }  # fmt: skip
+    fresh = {name for name, method in METHODS.items() if rung(method, pretrained=True)}
+    assert fresh == {"oelm-freeze", "oelm-random", "oelm-random-matched"}
     assert rung(named_method("oelm-every:10")) is None

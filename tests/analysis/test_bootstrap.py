@@ -9,6 +9,8 @@ from oelm.analysis.bootstrap import evaluation_noise, noise_of
 from oelm.analysis.compare import compare_folder
 from oelm.errors import UsageError
 from oelm.record.losses import TestLossesRecord, write_test_losses
+from oelm.report.tables import results
+from oelm.report.wording import wording
 from oelm.study import Study
 
 
@@ -71,3 +73,23 @@ def test_a_comparison_has_the_noise_of_the_arms_that_left_their_losses(study: St
     assert complaints == []
     (directory / "test_losses.json").write_text("{")
     assert "does not hold losses" in noise_of(comparison)[1][0]
+
+
+@pytest.mark.parametrize(("seeds", "nested", "words"), [(9, False, "seeds held fast"), (10, True, "documents drawn")])
+def test_a_comparison_draws_seeds_from_ten_on_and_the_table_says_which(
+    study: Study, write_run: Any, tmp_path, seeds: int, nested: bool, words: str
+) -> None:
+    rng = np.random.default_rng(5)
+    study = study.model_copy(update={"seeds": tuple(range(seeds))})
+    for run in study.runs():
+        effect = (0.1 + rng.normal(0, 0.1)) * (run.arm != "baseline")
+        write_test_losses(write_run(run), documents(rng, effect))
+    comparison = compare_folder(study, tmp_path / "runs")
+    noise, _ = noise_of(comparison)
+    found = noise["oelm-freeze", ()]
+    assert found.over_seeds == nested
+    width = found.interval.high - found.interval.low
+    assert (width > 0.06) == nested  # documents alone give about 0.046 with nine seeds
+    notes = " ".join(results(comparison, wording("en"), noise).notes)
+    assert words in notes
+    assert ("held fast" in notes) != nested

@@ -7,7 +7,8 @@ import pytest
 
 from oelm.analysis.compare import Comparison, compare
 from oelm.analysis.ledger import Claim, Entry, ledger
-from oelm.record.schema import SecondsRecord
+from oelm.record.schema import MetricRecord, SecondsRecord
+from oelm.record.store import METRICS
 from oelm.spec.data import ExamplesSpec
 from oelm.spec.model import ForeignSpec
 from oelm.study import Study, replaced
@@ -61,6 +62,12 @@ def test_only_the_matched_control_can_support_that_orthogonal_beats_random(study
         assert {item.arm for item in found.findings[0].evidence} == {"oelm-random-matched", "oelm-freeze"}
 
 
+def test_what_pretrained_weights_keep_says_nothing_about_orthogonal_and_random(bert: Study, make_record: Any) -> None:
+    arms = {"baseline": 0.0, "oelm-random-from-current": 0.12, "oelm-from-current": 0.01}
+    found = entry("orthogonal-beats-random", compared(bert, make_record, arms, accuracy=0.9))
+    assert (found.verdict, found.findings) == ("not yet tested", ())
+
+
 @pytest.mark.parametrize(("effect", "verdict"), [(0.11, "supported"), (0.02, "contradicted"), (0.3, "contradicted")])
 def test_freezing_costs_what_was_published_or_does_not(
     study: Study, make_record: Any, effect: float, verdict: str
@@ -107,3 +114,56 @@ def test_the_saving_of_time_on_bert_is_what_the_clocks_say(
 def test_no_gain_on_gpt_is_within_five_percent(study: Study, make_record: Any, faster: float, verdict: str) -> None:
     found = compared(study, make_record, {"baseline": 0.0, "oelm-freeze": 0.1}, faster=faster)
     assert entry("no-gain-on-gpt", found).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("saved", "verdict"),
+    [
+        ((0.05,), "undecided"), ((0.01,), "undecided"), ((0.05, 0.051, 0.05), "supported"),
+        ((0.01, 0.012, 0.01), "contradicted"), ((0.05, -0.3, 0.02), "undecided"),
+    ],
+)  # fmt: skip
+def test_less_memory_is_decided_by_pairs_of_seeds_and_never_by_one(
+    study: Study, make_record: Any, saved: tuple[float, ...], verdict: str
+) -> None:
+    study = study.model_copy(update={"seeds": tuple(range(len(saved)))})
+    records = []
+    for number, run in enumerate(study.runs()):
+        record = make_record(run, 1.4 + 0.01 * run.seed)
+        peak = 1_000_000 * (1 + run.seed)  # the pair shares its scale
+        peak = round(peak * (1 - saved[run.seed] * (run.arm != "baseline")))
+        result = record.result.model_copy(update={"peak_memory_bytes": peak})
+        records.append((Path(str(number)), record.model_copy(update={"result": result})))
+    (finding,) = entry("less-memory", compare(study, records)).findings
+    assert finding.verdict == verdict
+    assert finding.mean == pytest.approx(sum(saved) / len(saved), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("reached", "verdict"),
+    [
+        ((80,), "undecided"), ((None,), "undecided"), ((70, 71, 72), "supported"), ((40, 40, 84), "undecided"),
+        ((100, 100, 100), "contradicted"), ((None, None), "contradicted"), ((50, None, None), "undecided"),
+    ],
+)  # fmt: skip
+def test_fewer_epochs_are_decided_by_pairs_of_seeds_and_never_by_one(
+    bert: Study, make_record: Any, tmp_path: Path, reached: tuple[int | None, ...], verdict: str
+) -> None:
+    bert = bert.model_copy(update={"seeds": tuple(range(len(reached)))})
+    records = []
+    for run in bert.runs():
+        directory = tmp_path / f"{run.arm}-{run.seed}"
+        record = make_record(run)
+        result = record.result.model_copy(update={"test_accuracy": 0.9 + 0.001 * run.seed})
+        directory.mkdir()
+        at = 100 if run.arm == "baseline" else reached[run.seed]
+        last = 0.5 if at else 0.6
+        points = {0: 1.0} | ({at: last} if at else {}) | {100: last}
+        (directory / METRICS).write_text("".join(
+            MetricRecord(kind="val", step=step, loss=loss, seconds=step).model_dump_json() + "\n"
+            for step, loss in points.items()
+        ))  # fmt: skip
+        records.append((directory, record.model_copy(update={"result": result})))
+    (finding,) = entry("converges-in-fewer-epochs", compare(bert, records)).findings
+    assert finding.verdict == verdict
+    assert (finding.mean is None) == (None in reached)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from oelm.cli import dispatch
+from oelm.record.stages import by_declaration, stage_of
+from oelm.record.store import find_records, write_study
 from oelm.study import Study
 
 path = Path(__file__).parents[1] / "analysis" / "published_records.py"
@@ -80,6 +82,25 @@ def test_a_study_and_single_runs_can_be_compared(study: Study, write_run: Any, t
     assert code == 0
     (comparison,) = json.loads(out)["comparisons"]
     assert comparison["arms"][1]["seeds"] == [0, 1, 2]
+
+
+def test_the_folder_of_a_tuned_study_is_compared_as_the_study_declares(
+    tuned_study: Any, write_run: Any, tmp_path: Path, capsys: Any
+) -> None:
+    study = tuned_study()
+    for run in stage_of(study, {}).tune:
+        write_run(run, 1.5 + abs(run.train.learning_rate - 2e-3))
+    found, _ = find_records(tmp_path / "runs")
+    for run in stage_of(study, by_declaration(record for _, record in found)).confirm:
+        write_run(run, 1.4 + 0.1 * (run.arm != "baseline") + 0.001 * run.seed * len(run.arm))
+    code, _, err = called(capsys, tmp_path / "runs")
+    assert (code, "train.learning_rate" in err) == (2, True)
+    write_study(tmp_path / "runs", study)
+    code, out, _ = called(capsys, tmp_path / "runs", "--json")
+    assert code == 0
+    (comparison,) = json.loads(out)["comparisons"]
+    assert (comparison["study"], comparison["stage"], comparison["unfair"]) == ("tuned", "confirm", [])
+    assert [arm["seeds"] for arm in comparison["arms"]] == [[0, 1, 2], [0, 1, 2]]
 
 
 def test_bad_requests_are_told_in_words(tmp_path: Path, study: Study, write_run: Any, capsys: Any) -> None:

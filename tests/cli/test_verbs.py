@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from oelm.cli import dispatch
+from oelm.cli.report import conclude
 from oelm.record.store import read_record
+from oelm.spec.method import named_method
+from oelm.study import Arm
 
 SMALL = shlex.split(
     "--size nano --model.vocab-size None --model.dropout 0 --train.steps 40 --train.warmup-steps 4 "
@@ -140,6 +143,20 @@ def test_a_failing_run_is_told_and_does_not_stop_the_others(tiny_data, tmp_path,
     said = capsys.readouterr().out
     assert said.count("diverged: ") == 2
     assert said.count("test perplexity ") >= 2
+
+
+def test_the_sample_that_is_shown_is_of_the_reference_and_of_no_arm_whose_name_begins_alike(
+    study, write_run, tmp_path, capsys
+):
+    names = {"baseline": "baseline", "every:10": "oelm-every:10"}
+    arms = tuple(Arm(name=name, method=named_method(method)) for name, method in names.items())
+    study = study.model_copy(update={"arms": arms, "seeds": (0,)})
+    for run in study.runs():
+        write_run(run, samples=f"I am {run.arm}")
+    write_run(study.runs()[0].model_copy(update={"arm": "baseline-h8", "seed": 7}), samples="I am another")
+    for reference in ("baseline", "every:10"):
+        conclude(study.model_copy(update={"reference": reference}), tmp_path / "runs", "en")
+        assert f"I am {reference}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flags", [("--rows", "0"), ("--max-length", "0")])

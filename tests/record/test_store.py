@@ -9,18 +9,23 @@ from typing import Any
 import pytest
 
 from oelm import files
-from oelm.errors import BadRecord
+from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
 from oelm.record.schema import SCHEMA, MetricRecord
 from oelm.record.store import (
     METRICS,
     RECORD,
+    STUDY,
     find_records,
     read_metrics,
     read_record,
+    read_study,
     run_directory,
+    study_folders,
     write_record,
+    write_study,
 )
+from oelm.study import Listing, Study
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
@@ -123,3 +128,24 @@ def test_a_diverged_curve_is_read_as_it_was(tmp_path: Path) -> None:
 
 def test_a_run_without_a_curve_has_an_empty_one(tmp_path: Path) -> None:
     assert read_metrics(tmp_path) == []
+
+
+def test_a_study_comes_back_from_among_its_runs(study: Study, tmp_path: Path) -> None:
+    tuned = study.model_copy(update={"axes": {"model.num_layers": (1, 2)}})
+    listing = Listing(name="l", question="?", listed=(study.base.model_copy(update={"label": "one"}),))
+    for number, each in enumerate((study, tuned, listing)):
+        write_study(tmp_path / str(number), each)
+        written = (tmp_path / str(number) / STUDY).stat().st_mtime_ns
+        assert read_study(tmp_path / str(number)) == each
+        write_study(tmp_path / str(number), each)
+        assert (tmp_path / str(number) / STUDY).stat().st_mtime_ns == written  # whoever watches sees no change
+    assert study_folders(tmp_path) == [tmp_path / "0", tmp_path / "1", tmp_path / "2"]
+
+
+def test_a_folder_without_a_study_or_with_a_torn_one_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no study\.json"):
+        read_study(tmp_path)
+    for content in (b"{", b"[]", b'{"name": 1}', b"\xff\xfe", b"7"):
+        (tmp_path / STUDY).write_bytes(content)
+        with pytest.raises(BadRecord, match="does not hold a study"):
+            read_study(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from oelm.cli import dispatch
 from oelm.errors import UsageError
-from oelm.record.keep import write_study
+from oelm.record.store import write_study
 from oelm.report.final import read_archive, write_final
 from oelm.study import Study
 

@@ -12,9 +12,8 @@ from urllib.parse import unquote
 import pytest
 
 from oelm.errors import IncomparableRuns, UnknownName, UsageError
-from oelm.record.keep import write_study
 from oelm.record.stages import by_declaration, stage_of
-from oelm.record.store import METRICS, RECORD, find_records
+from oelm.record.store import METRICS, RECORD, find_records, write_study
 from oelm.report.page import write_report
 from oelm.spec.data import ExamplesSpec
 from oelm.study import Arm, Study, replaced

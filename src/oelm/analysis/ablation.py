@@ -3,19 +3,26 @@
     trained --freezing--> frozen as drawn --scale--> frozen, matched scale --orthogonality--> frozen orthogonal
 
 Each step changes one thing, so that in log perplexity the steps add up to the whole way. *Frozen as drawn* is the
-host's own draw (N(0, 0.02) is our GPT's; pretrained weights as they are): it differs from the trained arm by freezing
-alone. The *matched* control is Gaussian with each head rescaled to the norm of an orthogonal one: it differs from the
-frozen draw by scale, and from the orthogonal arm by orthogonality. Without it the last two steps are one, and the
-published "orthogonal beats random" cannot be told from "larger logits beat smaller ones".
+host's own draw (N(0, 0.02) is our GPT's): it differs from the trained arm by freezing alone. The *matched* control is
+Gaussian with each head rescaled to the norm of an orthogonal one: it differs from the frozen draw by scale, and from
+the orthogonal arm by orthogonality. Without it the last two steps are one, and the published "orthogonal beats random"
+cannot be told from "larger logits beat smaller ones".
+
+On a pretrained model a fresh draw also throws away what Q and K had learned. The ladder there has fresh draws alone,
+from the Gaussian on. What is made from the current weights is on no ladder: it keeps some of what was learned, and how
+much differs between matched and orthogonal.
+
+Freezing alone is a step of its own wherever two arms start alike and one of them is frozen, such as `baseline` and
+`frozen-as-is` on a pretrained model.
 
 Arms are found by what their method is, never by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Literal
 
 from oelm.analysis.compare import Comparison
@@ -23,14 +30,18 @@ from oelm.analysis.fairness import Cell
 from oelm.analysis.measure import judge
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference
-from oelm.spec.method import InitSpec, MethodSpec
+from oelm.spec.method import MethodSpec
+from oelm.spec.model import ForeignSpec
 
-StepName = Literal["freezing", "scale", "orthogonality", "scale-and-orthogonality", "all", "whole"]
+StepName = Literal[
+    "freezing", "scale", "orthogonality", "freezing-and-scale", "scale-and-orthogonality", "all", "whole"
+]
 Rung = Literal["trained", "drawn", "matched", "orthogonal"]
 
 _NAMES: dict[tuple[Rung, Rung], StepName] = {
     ("trained", "drawn"): "freezing",
     ("drawn", "matched"): "scale",
+    ("trained", "matched"): "freezing-and-scale",
     ("matched", "orthogonal"): "orthogonality",
     ("drawn", "orthogonal"): "scale-and-orthogonality",
     ("trained", "orthogonal"): "all",
@@ -50,65 +61,85 @@ class Step:
 
 @dataclass(frozen=True)
 class Ablation:
-    """The steps at one place on the axes, and the whole way."""
+    """The steps at one place on the axes, and the whole way: a ladder, or freezing alone."""
 
     cell: Cell
     steps: tuple[Step, ...]
     whole: Step
 
     @property
-    def separates(self) -> bool:
-        """Whether scale and orthogonality can be told apart."""
-        return any(step.name == "orthogonality" for step in self.steps)
+    def apart(self) -> bool:
+        """Whether this is freezing alone, beside any ladder."""
+        return [step.name for step in self.steps] == ["freezing"]
+
+    @property
+    def confounded(self) -> bool:
+        """Whether scale and orthogonality cannot be told apart."""
+        return not self.apart and all(step.name != "orthogonality" for step in self.steps)
 
 
-def rung(method: MethodSpec) -> Rung | None:
+def is_frozen(method: MethodSpec) -> bool:
+    """Whether a method freezes Q and K in all layers from the first step to the last, and changes but their start."""
+    freeze = method.freeze
+    alone = method == MethodSpec(init=method.init, freeze=freeze)
+    return alone and set(freeze.roles) == {"q", "k"} and freeze.layers is None
+
+
+def rung(method: MethodSpec, *, pretrained: bool = False) -> Rung | None:
     """Tell which rung of the ladder a method is; None for one that changes something else as well."""
-    plain = MethodSpec(init=method.init, freeze=method.freeze)
-    if method != plain:
-        return None
-    if not method.freeze.roles:
-        from_current = method.init.shape == "orthogonal" and method.init.source == "current"
-        return "trained" if method.init == InitSpec() or from_current else None
-    if set(method.freeze.roles) != {"q", "k"} or method.freeze.layers is not None:
-        return None
     init = method.init
-    if init.gain != 1.0 or init.correlation or init.scope != "head":
+    if method == MethodSpec():
+        return None if pretrained else "trained"
+    if not is_frozen(method) or init.gain != 1.0 or init.correlation or (init.scope, init.source) != ("head", "fresh"):
         return None
-    kinds: dict[str, Rung] = {
-        "host": "drawn",
-        "normal": "matched" if init.matched else "drawn",
-        "orthogonal": "orthogonal",
-    }
-    return kinds.get(init.shape)
+    if init.shape == "host":
+        return None if pretrained else "drawn"
+    if init.shape == "normal":
+        return "matched" if init.matched else "drawn"
+    return "orthogonal" if init.shape == "orthogonal" else None
 
 
 def ablations(comparison: Comparison) -> list[Ablation]:
-    """Split the way from the trained arm to the orthogonal one, at each place on the axes that has both ends."""
-    found = [_ablation(comparison, cell) for cell in comparison.cells]
-    return [item for item in found if item]
+    """Split the way to the orthogonal arm, at each place on the axes; then tell what freezing alone does there."""
+    return [item for cell in comparison.cells for item in _at(comparison, cell)]
 
 
-def _ablation(comparison: Comparison, cell: Cell) -> Ablation | None:
+def _at(comparison: Comparison, cell: Cell) -> Iterator[Ablation]:
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     rows = [row for row in comparison.rows if row.cell == cell and row.arm in methods and row.costs]
-    ladder: dict[Rung, Row] = {}
-    for name in ("trained", "drawn", "matched", "orthogonal"):
-        candidates = [row for row in rows if rung(methods[row.arm]) == name]
-        if candidates:
-            ladder[name] = min(candidates, key=_preference(comparison, methods))
-    if "orthogonal" not in ladder or len(ladder) < 2:
-        return None
 
     def step(start: Row, end: Row, name: StepName) -> Step:
         judged = judge(comparison.measure, end.by_seed, start.by_seed, comparison.margin)
         return Step(name, start.arm, end.arm, judged.difference if judged else None)
 
-    present = list(ladder.items())
-    steps = tuple(
-        step(start, end, _NAMES.get((first, second), "freezing")) for (first, start), (second, end) in pairwise(present)
-    )
-    return Ablation(cell, steps, step(present[0][1], present[-1][1], "whole"))
+    present = list(_ladder(comparison, rows, methods).items())
+    steps = tuple(step(start, end, _NAMES[first, second]) for (first, start), (second, end) in pairwise(present))
+    if steps:
+        yield Ablation(cell, steps, step(present[0][1], present[-1][1], "whole"))
+    known = {(item.start, item.end) for item in steps}
+    for start, end in permutations(rows, 2):
+        if _starts_alike(methods[start.arm], methods[end.arm]) and (start.arm, end.arm) not in known:
+            alone = step(start, end, "freezing")
+            yield Ablation(cell, (alone,), alone)
+
+
+def _ladder(comparison: Comparison, rows: Sequence[Row], methods: dict[str, MethodSpec]) -> dict[Rung, Row]:
+    """Return the rungs there are, from the first to the orthogonal one; none without it."""
+    ladder: dict[Rung, Row] = {}
+    for name in ("trained", "drawn", "matched", "orthogonal"):
+        candidates = [row for row in rows if rung(methods[row.arm], pretrained=_is_pretrained(row)) == name]
+        if candidates:
+            ladder[name] = min(candidates, key=_preference(comparison, methods))
+    return ladder if "orthogonal" in ladder else {}
+
+
+def _starts_alike(free: MethodSpec, frozen: MethodSpec) -> bool:
+    return is_frozen(frozen) and free == MethodSpec(init=frozen.init)
+
+
+def _is_pretrained(row: Row) -> bool:
+    model = row.evidence[0].spec.model  # the run's own: an axis may change the study's
+    return isinstance(model, ForeignSpec) and model.pretrained
 
 
 def _preference(comparison: Comparison, methods: dict[str, MethodSpec]) -> Callable[[Row], tuple[bool, bool]]:

@@ -1,14 +1,15 @@
 """How much of a difference is luck of the test split: a paired bootstrap over documents or examples.
 
-Each draw takes as many documents as there are, with replacement, the same ones for both arms and every seed. Seeds
-are held fast, so the interval says what another test split of the same kind would change, and nothing about training
-again. With ten seeds or more, seeds can be drawn as well, around the documents; with fewer their bootstrap is far too
-narrow (three seeds give ten different samples) and is refused.
+Each draw takes as many documents as there are, with replacement, the same ones for both arms and every seed. With fewer
+than ten shared seeds these are held fast, so the interval says what another test split of the same kind would change,
+and nothing about training again: their bootstrap would be far too narrow (three seeds give ten different samples). From
+ten on seeds are drawn as well, around the documents, and the interval holds both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,16 @@ DRAWS = 2000
 LEAST_SEEDS = 10
 _CHUNK = 200
 
-Noise = dict[tuple[str, Cell], Interval]
+
+@dataclass(frozen=True)
+class Resampled:
+    """An interval of the difference, and whether seeds were drawn as well or held fast."""
+
+    interval: Interval
+    over_seeds: bool
+
+
+Noise = dict[tuple[str, Cell], Resampled]
 
 
 def evaluation_noise(
@@ -91,9 +101,11 @@ def noise_of(comparison: Comparison) -> tuple[Noise, list[str]]:
         reference = _losses(comparison.reference(cell), complaints)
         for row in comparison.rows:
             own = _losses(row, complaints) if row.cell == cell and row.difference else {}
-            if set(own) & set(reference):
+            if shared := set(own) & set(reference):
+                nested = len(shared) >= LEAST_SEEDS
                 try:
-                    found[row.arm, cell] = evaluation_noise(own, reference)
+                    interval = evaluation_noise(own, reference, over_seeds=nested)
+                    found[row.arm, cell] = Resampled(interval, nested)
                 except UsageError as error:
                     complaints.append(str(error))
     return found, complaints

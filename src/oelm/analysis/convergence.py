@@ -41,6 +41,11 @@ class Convergence:
     """Of its paired difference to the reference's."""
     reached: tuple[Reached, ...]
     """Of the seeds that came to the final loss of the reference with the same seed."""
+    missed: int
+    """How many of the shared seeds never came to it."""
+    step_shares: tuple[float, ...]
+    """Steps to that loss as a share of the reference's own, one for each shared seed. A seed that never comes to it
+    counts with all its steps: it would have needed more."""
 
     @property
     def steps(self) -> float | None:
@@ -82,15 +87,26 @@ def _convergence(row: Row, own: Curves, other: Curves) -> Convergence:
     areas = {seed: area for seed, points in own.items() if (area := area_under(points)) is not None}
     references = {seed: area for seed, points in other.items() if (area := area_under(points)) is not None}
     shared = [areas[seed] - references[seed] for seed in areas if seed in references]
-    reached = [reaching(points, other[seed][-1].loss) for seed, points in own.items() if seed in other]
+    reached = {seed: reaching(points, other[seed][-1].loss) for seed, points in own.items() if seed in other}
+    shares = [_step_share(own[seed], found, other[seed]) for seed, found in reached.items()]
     return Convergence(
         arm=row.arm,
         cell=row.cell,
         seeds=len(own),
         area=statistics.fmean(areas.values()) if areas else None,
         area_interval=interval_of_mean(shared, 0.95),
-        reached=tuple(item for item in reached if item),
+        reached=tuple(item for item in reached.values() if item),
+        missed=sum(item is None for item in reached.values()),
+        step_shares=tuple(share for share in shares if share is not None),
     )
+
+
+def _step_share(own: Sequence[MetricRecord], found: Reached | None, other: Sequence[MetricRecord]) -> float | None:
+    """Return None where the reference began at its final loss."""
+    theirs = reaching(other, other[-1].loss)
+    if theirs is None or not theirs.steps:
+        return None
+    return (found.steps if found else own[-1].step) / theirs.steps
 
 
 def area_under(points: Sequence[MetricRecord]) -> float | None:

@@ -8,17 +8,19 @@ supported or contradicted if all findings that decide anything agree, *undecided
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oelm.analysis.ablation import ablations, rung
+from oelm.analysis.ablation import ablations, is_frozen
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import convergence_of, validation_curves
 from oelm.analysis.fairness import Evidence
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import Saving, savings
-from oelm.analysis.statistics import Interval, percent
+from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean, percent
+from oelm.spec.method import InitSpec, MethodSpec
 from oelm.spec.model import ForeignSpec, GPTSpec
 
 LedgerVerdict = Literal["supported", "contradicted", "undecided", "not yet tested"]
@@ -66,11 +68,18 @@ def _entry(claim: Claim, findings: list[Finding]) -> Entry:
 
 
 def frozen_rows(comparison: Comparison) -> Iterator[Row]:
-    """Yield the rows of arms that are frozen and head-wise orthogonal in all layers, and nothing else."""
+    """Yield the rows of arms that are frozen and head-wise orthogonal in all layers, and nothing else.
+
+    Drawn afresh or made from the current weights, as the published BERT was: both are the published method.
+    """
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     for row in comparison.rows:
-        if row.arm in methods and rung(methods[row.arm]) == "orthogonal" and row.difference:
+        if row.arm in methods and _is_frozen_orthogonal(methods[row.arm]) and row.difference:
             yield row
+
+
+def _is_frozen_orthogonal(method: MethodSpec) -> bool:
+    return is_frozen(method) and method.init == InitSpec(shape="orthogonal", source=method.init.source)
 
 
 def is_language(comparison: Comparison) -> bool:
@@ -147,15 +156,17 @@ def _faster(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for comparison in comparisons:
         if isinstance(comparison.study.base.model, ForeignSpec):
             for saving, row in _savings(comparison):
-                verdict = _side(_shifted(saving.time_interval, 0.5), below="contradicted", above="supported")
-                yield _of_saving(comparison, row, saving.time, saving.time_interval, verdict)
+                if saving.time is not None:
+                    verdict = _side(_shifted(saving.time_interval, 0.5), below="contradicted", above="supported")
+                    yield _of_saving(comparison, row, saving.time, saving.time_interval, verdict)
 
 
 def _no_gain(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for comparison in filter(is_language, comparisons):
         for saving, row in _savings(comparison):
-            verdict = _side(_shifted(saving.time_interval, 0.05), below="supported", above="contradicted")
-            yield _of_saving(comparison, row, saving.time, saving.time_interval, verdict)
+            if saving.time is not None:
+                verdict = _side(_shifted(saving.time_interval, 0.05), below="supported", above="contradicted")
+                yield _of_saving(comparison, row, saving.time, saving.time_interval, verdict)
 
 
 def _less_memory(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -163,12 +174,16 @@ def _less_memory(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for comparison in filter(is_language, comparisons):
         for saving, row in _savings(comparison):
             if saving.memory is not None:
-                verdict: LedgerVerdict = "supported" if saving.memory >= 0.04 else "contradicted"
-                yield _of_saving(comparison, row, saving.memory, None, verdict)
+                interval = saving.memory_interval
+                verdict = _side(_shifted(interval, 0.04), below="contradicted", above="supported")
+                yield _of_saving(comparison, row, saving.memory, interval, verdict)
 
 
 def _converges(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Ask for four fifths of the steps to the baseline's loss: published are 2.0 epochs instead of 2.5."""
+    """Ask for four fifths of the steps to the baseline's loss: published are 2.0 epochs instead of 2.5.
+
+    Seeds that never come to it count with all their steps. That is a lower bound, so it can contradict, not support.
+    """
     for comparison in comparisons:
         if comparison.measure.name != "accuracy":
             continue
@@ -176,17 +191,16 @@ def _converges(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
         found = {(item.arm, item.cell): item for item in convergence_of(comparison, curves)}
         for row in frozen_rows(comparison):
-            item, reference = found.get((row.arm, row.cell)), found.get((comparison.study.reference, row.cell))
-            if item is None or reference is None or not reference.steps:
+            item = found.get((row.arm, row.cell))
+            if item is None or not item.step_shares:
                 continue
-            share = item.steps / reference.steps if item.steps else None
-            whole = len(item.reached) == item.seeds
+            shares, interval = item.step_shares, interval_of_mean(item.step_shares, CONFIDENCE)
             verdict: LedgerVerdict = "undecided"
-            if share is None or 2 * len(item.reached) < item.seeds:
-                verdict = "contradicted"
-            elif whole and item.seeds > 1:
-                verdict = "supported" if share <= 0.85 else "contradicted" if share >= 1 else verdict
-            yield Finding(comparison.study.name, row.arm, verdict, "steps", share, None, row.evidence)
+            if interval:
+                fewer, as_many = not item.missed and interval.high <= 0.85, interval.low >= 1
+                verdict = "supported" if fewer else "contradicted" if as_many else "undecided"
+            mean, interval = (None, None) if item.missed else (statistics.fmean(shares), interval)
+            yield Finding(comparison.study.name, row.arm, verdict, "steps", mean, interval, row.evidence)
 
 
 _RULES: dict[Claim, Callable[[Sequence[Comparison]], Iterator[Finding]]] = {
@@ -204,7 +218,7 @@ _RULES: dict[Claim, Callable[[Sequence[Comparison]], Iterator[Finding]]] = {
 def _savings(comparison: Comparison) -> Iterator[tuple[Saving, Row]]:
     rows = {(row.arm, row.cell): row for row in frozen_rows(comparison)}
     for saving in savings(comparison):
-        if (saving.arm, saving.cell) in rows and saving.time is not None:
+        if (saving.arm, saving.cell) in rows:
             yield saving, rows[saving.arm, saving.cell]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from oelm.analysis.compare import Comparison
 from oelm.analysis.fairness import Cell, Evidence
 from oelm.analysis.published import published_run
 from oelm.analysis.rows import Row
-from oelm.analysis.statistics import Interval, interval_of_mean
+from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean
 from oelm.record.schema import CostRecord
 
 SINGLE_RUN_NOISE = 0.10
@@ -27,11 +28,12 @@ class Saving:
     optimizer: float | None
     """Of the optimiser's bytes."""
     memory: float | None
-    """Of the peak of memory, as measured."""
+    """Of the peak of memory, as measured, the mean over shared seeds."""
+    memory_interval: Interval | None
     flops: float | None
     """Of a training step's FLOPs: what time can be saved at most."""
     time: float | None
-    """Of the training seconds per step, as the runs had them."""
+    """Of the training seconds per step, as the runs had them, the mean over shared seeds."""
     time_interval: Interval | None
 
     @property
@@ -61,18 +63,18 @@ def savings(comparison: Comparison) -> list[Saving]:
 
 def _saving(row: Row, reference: Row) -> Saving:
     own, other = row.evidence[0].record, reference.evidence[0].record
-    times = _times(row, reference)
+    times, peaks = _paired(row, reference, _step_seconds), _paired(row, reference, _peak)
     trained = (own.parameters, other.parameters)
-    peaks = [item.result.peak_memory_bytes if item.result else 0 for item in (own, other)]
     return Saving(
         arm=row.arm,
         cell=row.cell,
         trained=1 - trained[0].trainable / trained[1].trainable if trained[0] and trained[1] else None,
         optimizer=1 - own.cost.optimizer_bytes / other.cost.optimizer_bytes if own.cost and other.cost else None,
-        memory=1 - peaks[0] / peaks[1] if all(peaks) else None,
+        memory=statistics.fmean(peaks) if peaks else None,
+        memory_interval=interval_of_mean(peaks, CONFIDENCE),
         flops=_bound(row.evidence[0]),
         time=statistics.fmean(times) if times else None,
-        time_interval=interval_of_mean(times, 0.95),
+        time_interval=interval_of_mean(times, CONFIDENCE),
     )
 
 
@@ -83,10 +85,15 @@ def _bound(item: Evidence) -> float | None:
     return known.flop_share if known else None
 
 
-def _times(row: Row, reference: Row) -> list[float]:
-    own, other = ({item.spec.seed: _step_seconds(item) for item in side.evidence} for side in (row, reference))
+def _paired(row: Row, reference: Row, measured: Callable[[Evidence], float | None]) -> list[float]:
+    """Return the share saved, one for each shared seed of which both records say."""
+    own, other = ({item.spec.seed: measured(item) for item in side.evidence} for side in (row, reference))
     pairs = [(own[seed], other[seed]) for seed in own if seed in other]
     return [1 - mine / theirs for mine, theirs in pairs if mine and theirs]
+
+
+def _peak(item: Evidence) -> float | None:
+    return item.record.result.peak_memory_bytes if item.record.result else None
 
 
 def _step_seconds(item: Evidence) -> float | None:

@@ -17,6 +17,7 @@ from oelm.analysis.published import contradictions_about, published_run
 from oelm.analysis.savings import Saving, savings
 from oelm.analysis.statistics import Difference, percent
 from oelm.cli.report import study_and_root
+from oelm.record.store import STUDY
 from oelm.study import Listing
 
 
@@ -29,7 +30,7 @@ class Arguments:
     """
 
     paths: tyro.conf.Positional[tuple[Path, ...]]
-    """A study's Python file, or folders of runs (a run's own, or one with runs below it)."""
+    """A study's Python file or the folder of its runs; or any folders of runs (a run's own, or one with runs below)."""
     force: bool = False
     """Compare unfair runs all the same; everything that is unfair about them is said."""
     json: bool = False
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def _gathered(arguments: Arguments) -> Gathering:
-    if len(arguments.paths) == 1 and arguments.paths[0].suffix == ".py":
+    if len(arguments.paths) == 1 and _declares(arguments.paths[0]):
         study, root = study_and_root(arguments.paths[0], arguments.out, arguments.scale)
         if not isinstance(study, Listing):
             comparison = compare_folder(study, root, force=arguments.force)
@@ -64,6 +65,11 @@ def _gathered(arguments: Arguments) -> Gathering:
         return gather(members, force=arguments.force, unreadable=unreadable)
     found, unreadable = find_runs(arguments.paths)
     return gather(found, force=arguments.force, unreadable=unreadable)
+
+
+def _declares(path: Path) -> bool:
+    """Whether a path says what is an arm, an axis, tuned; else the runs alone must tell."""
+    return path.suffix == ".py" or (path / STUDY).is_file()
 
 
 def _show(gathering: Gathering) -> None:

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 def study_and_root(path: Path, out: Path, scale: str | None) -> tuple[AnyStudy, Path]:
     """Find a study and the folder of its runs: from its file, or from the folder alone."""
     if path.is_dir():
-        from oelm.record.keep import read_study
+        from oelm.record.store import read_study
 
         return read_study(path), path
     study = load_study(path, scale)
@@ -97,9 +97,16 @@ def conclude(study: AnyStudy, root: Path, lang: Language) -> None:
     console = Console()
     for table in written.document.tables[:1]:
         console.print(terminal(table, study.question, console.width))
-    reference = study.reference if isinstance(study, Study) else ""
-    sample = next(iter(sorted(root.glob(f"{reference}-*/samples.txt"))), None) if reference else None
-    if sample is not None:
-        first = sample.read_text(errors="replace").split("\n\n")[0]
-        console.print(f"A sample of {reference} (from [...] on):\n{first}\n", markup=False, highlight=False)
+    if isinstance(study, Study) and (sample := _sample(root, study.reference)):
+        console.print(f"A sample of {study.reference} (from [...] on):\n{sample}\n", markup=False, highlight=False)
     console.print(f"page: {out / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def _sample(root: Path, arm: str) -> str | None:
+    """Return what the first of an arm's runs writes, up to its first empty line."""
+    from glob import escape
+
+    from oelm.record.store import file_name
+
+    found = sorted(root.glob(f"{escape(file_name(arm))}-seed*/samples.txt"))
+    return found[0].read_text(errors="replace").split("\n\n")[0] if found else None

@@ -1,4 +1,4 @@
-"""Read and write what lies in a run's directory. Nothing here leaves half a file."""
+"""Read and write what lies in a run's directory, and the study among its runs. Nothing here leaves half a file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from oelm.errors import BadRecord
+from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
+from oelm.record.paths import study_without_paths
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
 from oelm.spec.run import NUMERICS, RunSpec, fingerprint
-from oelm.study import AnyStudy
+from oelm.study import AnyStudy, Listing, Study
 
 RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 
@@ -20,7 +21,12 @@ RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 def run_directory(root: Path, run: RunSpec) -> Path:
     """Return where a run lives: its label or arm and seed for people, its fingerprint for certainty."""
     name = run.label or f"{run.arm}-seed{run.seed}"
-    return root / f"{name.replace(':', '_').replace('/', '_')}_{fingerprint(run)}"
+    return root / f"{file_name(name)}_{fingerprint(run)}"
+
+
+def file_name(name: str) -> str:
+    """Return a label or an arm as it may stand in the name of a folder."""
+    return name.replace(":", "_").replace("/", "_")
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
@@ -74,21 +80,39 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
 
 
 def write_study(root: Path, study: AnyStudy) -> None:
-    """Write what a study declares beside its runs, so that a reader knows how many there will be."""
-    write_atomically(root / STUDY, study.model_dump_json(indent=1) + "\n")
+    """Leave what a study declares among its runs: for readers, and to be reported without the file that declared it.
+
+    Without paths of this machine: reports are committed, and no run depends on where its data lay.
+    """
+    text = study_without_paths(study).model_dump_json(indent=1) + "\n"
+    path = root / STUDY
+    if not path.exists() or path.read_text(errors="replace") != text:
+        write_atomically(path, text)
 
 
 def read_study(root: Path) -> AnyStudy:
-    """Read what was declared when a study was last run; say in words what is wrong with it."""
+    """Read what was declared when a study was last run or reported; say in words what is wrong with it."""
     path = root / STUDY
     try:
-        return TypeAdapter[AnyStudy](AnyStudy).validate_json(path.read_bytes())
+        plain = json.loads(path.read_bytes())
+        return (Listing if "listed" in plain else Study).model_validate(plain)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{root} was taken for a study's folder, but holds no {STUDY}. Give the Python file that declares the "
+            "study; `oelm run` and `oelm report` then leave its declaration among the runs."
+        ) from None
     except OSError as error:
-        raise BadRecord(f"{path} cannot be read: {error.strerror}. `oelm run` on the study writes it.") from error
-    except ValidationError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
+    except (ValueError, TypeError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise BadRecord(
-            f"{path} does not hold a study: {error.errors()[0]['msg']}. `oelm run` on the study writes it anew."
+            f"{path} does not hold a study: {reason}. `oelm run` or `oelm report` on the study's file writes it anew."
         ) from error
+
+
+def study_folders(root: Path) -> list[Path]:
+    """Return the folders of studies at or below a folder."""
+    return sorted(path.parent for path in root.glob(f"**/{STUDY}"))
 
 
 def read_metrics(directory: Path) -> list[MetricRecord]:

@@ -16,8 +16,7 @@ from oelm.analysis.published import PublishedRun, published
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import percent
 from oelm.errors import OelmError, UsageError
-from oelm.record.keep import read_study, study_folders
-from oelm.record.store import find_records
+from oelm.record.store import find_records, read_study, study_folders
 from oelm.report.certificates import link, named, unreadable_section
 from oelm.report.document import Answer, Column, Document, Line, Remark, Section, Table
 from oelm.report.listing import listed_records

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oelm.analysis.compare import Comparison, compare_folder
 from oelm.files import write_atomically
-from oelm.record.keep import write_study
+from oelm.record.store import write_study
 from oelm.report.content import study_document
 from oelm.report.document import Document
 from oelm.report.listing import listing_document

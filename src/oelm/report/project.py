@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from oelm.analysis.compare import Found
-from oelm.record.keep import LIGHT, STUDY
-from oelm.record.store import RECORD
+from oelm.record.keep import LIGHT
+from oelm.record.store import RECORD, STUDY
 from oelm.report.document import Column, Line, Remark, Section, Table
 from oelm.report.numbers import shown_bytes
 from oelm.report.wording import Say

@@ -70,8 +70,8 @@ def statistics_section(comparison: Comparison, say: Say) -> Iterator[Section]:
 
 
 def ablation_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
-    """Split the way from trained to frozen orthogonal, where both ends are there."""
-    found = [item for item in ablations(comparison) if len(item.steps) > 1]
+    """Split the way to frozen orthogonal, where it has more than one step, and show freezing alone beside it."""
+    found = [item for item in ablations(comparison) if len(item.steps) > 1 or item.apart]
     say, measure = wording(lang), comparison.measure
     if not found:
         return
@@ -92,7 +92,8 @@ def ablation_section(comparison: Comparison, lang: Language) -> Iterator[Section
             lang,
         )
     notes = [say("ablation_note")]
-    notes += [] if all(item.separates for item in found) else [say("ablation_confounded")]
+    notes += [say("ablation_apart")] if any(item.apart for item in found) else []
+    notes += [say("ablation_confounded")] if any(item.confounded for item in found) else []
     table = ablation_table(comparison, found, say)
     yield Section("ablation", say("heading_ablation"), tuple(notes), table=table, figure=picture)
 

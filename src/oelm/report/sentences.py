@@ -53,6 +53,17 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         ),
         "测试集噪声：若测试集换成同类的其他文档，差异的 95% 区间（配对自助法，种子固定）。",
     ),
+    "noise_nested": (
+        (
+            "Test-set noise of arms that share ten seeds or more with the reference: the 95 % interval of the "
+            "difference if the test split held other documents of its kind and training had other seeds (paired "
+            "bootstrap, seeds and documents drawn)."
+        ),
+        (
+            "与参照共有十个及以上种子的组的测试集噪声：若测试集换成同类的其他文档、训练也换成其他种子，差异的 95% "
+            "区间（配对自助法，种子与文档均重新抽取）。"
+        ),
+    ),
     "table_note_accuracy": (
         (
             "Accuracies are means over seeds in points, at the end of training. Differences are paired by seed. The "
@@ -94,19 +105,27 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "ablation_note": (
         (
             "Each step changes one thing, so the steps add up to the whole way: freezing what the model drew, giving "
-            "it the scale of orthogonal rows, making the rows orthogonal."
+            "the draw the scale of orthogonal rows, making the rows orthogonal."
         ),
         "每一步只改变一件事，各步相加即为全程：先冻结模型原有的初值，再把尺度调到正交行的尺度，最后使行正交。",
+    ),
+    "ablation_apart": (
+        (
+            "A line of freezing that no other line continues compares two arms that start alike, one of them frozen. "
+            "On a pretrained model it is no part of the way: a fresh draw also throws away what Q and K had learned, "
+            "so fresh draws are compared with one another alone."
+        ),
+        (
+            "单独成行的“冻结”比较起点相同的两组，其中一组被冻结。对预训练模型，它不属于全程：重新抽取的初值同时丢弃了"
+            " Q 与 K 已学到的内容，因此只在重新抽取的各组之间比较。"
+        ),
     ),
     "ablation_confounded": (
         (
             "The control of matched scale is missing, so scale and orthogonality cannot be told apart here. Add the "
-            "arm oelm-random-matched (for pretrained models oelm-random-from-current)."
+            "arm oelm-random-matched."
         ),
-        (
-            "缺少尺度匹配的对照组，因此这里无法区分尺度与正交的作用。请加入 oelm-random-matched 组（预训练模型用 "
-            "oelm-random-from-current）。"
-        ),
+        "缺少尺度匹配的对照组，因此这里无法区分尺度与正交的作用。请加入 oelm-random-matched 组。",
     ),
     "step": ("step", "步骤"),
     "step_from": ("from", "从"),
@@ -115,6 +134,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "step_freezing": ("freezing", "冻结"),
     "step_scale": ("scale", "尺度"),
     "step_orthogonality": ("orthogonality", "正交"),
+    "step_freezing-and-scale": ("freezing and scale", "冻结与尺度"),
     "step_scale-and-orthogonality": ("scale and orthogonality", "尺度与正交"),
     "step_all": ("freezing, scale and orthogonality", "冻结、尺度与正交"),
     "step_whole": ("the whole way", "全程"),

@@ -50,16 +50,16 @@ def results(comparison: Comparison, say: Say, noise: Noise | None = None) -> Tab
     ]
     lines = tuple(
         Line(
-            tuple(_cells(comparison, row, noise or {}, say, with_noise=bool(noise))),
+            tuple(_cells(comparison, row, noise or {}, say)),
             tone=row.verdict,
             href=f"#evidence-{number}" if row.evidence else None,
         )
         for number, row in enumerate(comparison.rows, 1)
     )
-    return Table("results", tuple(columns), lines, tuple(_notes(comparison, say, with_noise=bool(noise))))
+    return Table("results", tuple(columns), lines, tuple(_notes(comparison, say, noise or {})))
 
 
-def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say, *, with_noise: bool) -> Iterable[str]:
+def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say) -> Iterable[str]:
     measure, none = comparison.measure, say("none")
     yield from (value for _, value in row.cell)
     yield row.arm
@@ -69,15 +69,17 @@ def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say, *, with_noi
     yield shown_figure(row.figure, measure, say) + marks(row)
     yield shown_difference(row.difference.mean, measure, say) if row.difference else none
     yield shown_interval(row.difference, measure, say)
-    if with_noise:
-        yield shown_bounds(noise.get((row.arm, row.cell)), measure, say)
+    if noise:
+        found = noise.get((row.arm, row.cell))
+        yield shown_bounds(found.interval if found else None, measure, say)
     yield say(row.verdict or "reference")
 
 
-def _notes(comparison: Comparison, say: Say, *, with_noise: bool) -> Iterable[str]:
+def _notes(comparison: Comparison, say: Say, noise: Noise) -> Iterable[str]:
     yield say(f"table_note_{comparison.measure.name}")
-    if with_noise:
-        yield say("noise_note")
+    for over_seeds, key in {False: "noise_note", True: "noise_nested"}.items():
+        if any(found.over_seeds == over_seeds for found in noise.values()):
+            yield say(key)
     every = "".join(marks(row) for row in comparison.rows)
     for mark, key in {ONE_SEED: "mark_one_seed", DIRTY: "mark_dirty", IMPORTED: "mark_imported"}.items():
         if mark in every:
