@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
+from oelm.record.attention import ATTENTION, ATTENTION_AT_THE_END
 from oelm.record.losses import TEST_LOSSES
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE
@@ -23,7 +24,7 @@ from oelm.record.store import METRICS, write_record
 from oelm.study import AnyStudy, Listing, Study
 
 STUDY = "study.json"
-LIGHT = (METRICS, "timing_stats.json", "attention.json", "samples.txt", TEST_LOSSES)
+LIGHT = (METRICS, "timing_stats.json", ATTENTION, ATTENTION_AT_THE_END, "samples.txt", TEST_LOSSES)
 
 
 def write_study(root: Path, study: AnyStudy) -> None:
