@@ -11,6 +11,7 @@ from oelm.analysis.tuning import Point, Sensitivity
 from oelm.record.attention import AttentionRecord
 from oelm.report.figures import Painter, as_svg, drawn
 from oelm.report.plots import MARKERS, TONES, Bar, Dot, forest, heads, heads_over_training, tuning_curves, waterfall
+from oelm.report.wording import wording
 
 DOTS = [Dot("oelm-freeze", 13.0, 11.0, 15.0, "not met"), Dot("a<b>$x$", 2.0, -1.0, 4.0, "met")]
 BARS = [Bar("freezing", 0.3, Interval(0.28, 0.32), first=True), Bar("scale", -0.15, None, first=False)]
@@ -60,6 +61,14 @@ def test_two_figures_on_one_page_share_no_identifier() -> None:
 
 def test_a_verdict_has_a_shape_as_well_as_a_colour() -> None:
     assert len(set(MARKERS.values())) == len(set(TONES.values())) == 3
+
+
+def test_no_head_is_drawn_outside_the_scale_that_the_arms_share() -> None:
+    wide = [record.model_copy(update={"distance": ((90.0, 1.0), (2.0, 4.0))}) for record in SEEN]
+    figure = heads_over_training([("baseline", SEEN), ("oelm-freeze", wide)], wording("en"))
+    for _, axes in zip(range(2), figure.axes[1::2], strict=True):
+        assert axes.get_ylim()[0] == 0
+        assert axes.get_ylim()[1] > 90
 
 
 def test_steps_of_an_ablation_start_where_the_one_before_ended() -> None:

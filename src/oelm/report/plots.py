@@ -169,6 +169,7 @@ def heads_over_training(ways: Sequence[tuple[str, Sequence[AttentionRecord]]], s
         left.set_ylabel(name, rotation="horizontal", ha="right", va="center")
     for axes in grid[-1]:
         axes.set_xlabel(say("plot_step"))
+        axes.set_ylim(bottom=0)  # last, for it also stops the shared scale from growing
     handles, labels = max((row[0].get_legend_handles_labels() for row in grid), key=lambda pair: len(pair[1]))
     figure.legend(handles, labels, ncols=6, frameon=False, loc="outside upper left")
     return figure
@@ -181,7 +182,6 @@ def _layers(axes: Axes, steps: Sequence[int], values: Sequence[Sequence[Sequence
         means = [statistics.fmean(look_at[layer]) for look_at in values]
         label = say("heads_layer_number", number=layer + 1)
         axes.plot(steps, means, color=colour, linestyle=style, linewidth=1.8, label=label)
-    axes.set_ylim(bottom=0)
     _manners(axes)
 
 
