@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint types imports check clean
+.PHONY: demo test test-slow test-slurm lint types imports check clean
 
 demo: $(READY)
 	$(BIN)/oelm run studies/demo.py
@@ -15,6 +15,10 @@ test: $(READY)
 # Minutes of work each: kill campaigns, large corpora. Their results go into LOG.md.
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
+
+# A real Slurm, which .ci/slurm starts; skipped with the reason where none answers.
+test-slurm: $(READY)
+	$(BIN)/pytest -m slurm
 
 lint: $(READY)
 	$(BIN)/ruff check

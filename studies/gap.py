@@ -76,6 +76,7 @@ FINAL = (
     "oelm-q-only",
     "oelm-partial:-1",
     small_heads("oelm+core+diagonal+mix"),
+    small_heads("baseline"),
     small_heads("baseline+core+diagonal+mix"),
     thin(8),
 )
@@ -124,7 +125,7 @@ study = Study(
     seeds=(0, 1, 2),
 )
 scales = {
-    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *PARTLY), (0,)),
+    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *PARTLY), (50,)),
     "speeches": small("gap-speeches", SPEECHES, FINAL, (0, 1, 2)),
     "imdb": small("gap-imdb", REVIEWS, FINAL, (0, 1, 2)),
     "medium-512": study,

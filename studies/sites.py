@@ -5,7 +5,9 @@
 
 Each arm freezes head-wise orthogonal Q and K at some sites only: the encoder's own attention, the decoder's own, or the
 decoder's look at the encoder. The model reads how a story ends and a question, and writes the answer. One learning rate
-and two seeds: a first look, not evidence.
+and two seeds: a first look, not evidence. One run is 2 minutes of a core. The T5 baseline then answers 39 % (the
+commonest answer is 13 %): it has learned what kind of answer a question wants and has hardly begun to look it up. For
+a verdict on sites train longer.
 """
 
 from oelm import Arm, ExamplesSpec, ForeignSpec, RunSpec, Study, TrainSpec, named_method

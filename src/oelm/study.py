@@ -171,7 +171,7 @@ def replaced(run: RunSpec, field: str, value: Any) -> RunSpec:
     try:
         return RunSpec.model_validate(plain)
     except ValidationError as error:
-        raise InvalidSpec(f"{field}={value!r} does not fit the run: {_in_words(error)}") from error
+        raise InvalidSpec(f"{field}={value!r} does not fit the run: {in_words(error)}") from error
 
 
 def at(holder: Any, field: str) -> Any:
@@ -192,7 +192,8 @@ def _descend(inner: Any, name: str, field: str) -> Any:
     return inner[name]
 
 
-def _in_words(error: ValidationError) -> str:
+def in_words(error: ValidationError) -> str:
+    """Name each field that is wrong, and why."""
     return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
 
 
@@ -206,7 +207,7 @@ def load_study(path: Path, scale: str | None = None) -> AnyStudy:
     try:
         names = runpy.run_path(str(path))
     except ValidationError as error:
-        raise InvalidSpec(f"{path} does not declare a valid study: {_in_words(error)}") from error
+        raise InvalidSpec(f"{path} does not declare a valid study: {in_words(error)}") from error
     except OelmError:
         raise
     except Exception as error:

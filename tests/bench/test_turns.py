@@ -38,8 +38,9 @@ def test_seconds_are_the_participants_own_by_both_clocks(tmp_path):
 
 
 def test_a_participant_that_breaks_is_told_in_its_own_words_and_none_is_left(tmp_path):
+    before = psutil.Process().children()  # other tests of this process may have left some
     commands = participants(tmp_path / "order", a=10)
     commands["b"] = [sys.executable, "-c", "raise SystemExit('out of paper')"]
     with pytest.raises(RunFailed, match="'b' ended with code 1: out of paper"):
         take_turns(commands, 2, os.environ)
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= set(before)

@@ -47,7 +47,6 @@ def test_people_get_parts_bytes_and_the_share(capsys):
         (["medum-512"], "Did you mean 'medium-512'"),
         (["nano", "--length", "33"], "context of 32"),
         (["nano", "--batch", "0"], "at least 1"),
-        (["nano", "--labels", "3"], "which predicts tokens"),
         (["bert-tiny", "--length", "600"], "within its positions"),
     ],
 )

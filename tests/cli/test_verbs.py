@@ -140,3 +140,9 @@ def test_a_failing_run_is_told_and_does_not_stop_the_others(tiny_data, tmp_path,
     said = capsys.readouterr().out
     assert said.count("diverged: ") == 2
     assert said.count("test perplexity ") >= 2
+
+
+@pytest.mark.parametrize("flags", [("--rows", "0"), ("--max-length", "0")])
+def test_a_task_with_impossible_fields_is_refused_in_words(capsys, flags):
+    assert dispatch(["train", "--task", "sst2", *flags]) == 2
+    assert "cannot be" in capsys.readouterr().err

@@ -108,3 +108,20 @@ def test_the_stage_depends_on_the_records_alone_and_not_on_their_order(tuned_stu
             grid,
             key=lambda value: loss(RunSpec(arm=arm, model=GPT_SIZES["nano"], train=TrainSpec(learning_rate=value))),
         )
+
+
+def test_a_grid_grows_only_to_values_that_a_run_can_have(tuned_study, make_record):
+    base = RunSpec(model=GPT_SIZES["nano"], train=TrainSpec(steps=100, warmup_steps=10, min_learning_rate=1e-4))
+    study = tuned_study((2e-4, 1e-3), base=base)
+    stage, _ = carried_out(study, make_record, bowl({"baseline": 1e-6, "oelm-freeze": 1e-3}))
+    (cell,) = stage.choice.cells
+    assert min(cell.grid["train.learning_rate"]) == 2e-4
+    assert {arm.arm: arm.at_edge for arm in cell.arms}["baseline"], "it is at the edge all the same, and says so"
+
+
+def test_records_of_another_numerics_choose_nothing(tuned_study, make_record):
+    runs = stage_of(tuned_study(), {}).tune
+    loss = bowl({"baseline": 2e-3, "oelm-freeze": 2e-3})
+    assert stage_of(tuned_study(), by_declaration(make_record(run, loss(run)) for run in runs)).name == "confirm"
+    old = by_declaration(make_record(run, loss(run), numerics=0) for run in runs)
+    assert stage_of(tuned_study(), old).name == "tune"

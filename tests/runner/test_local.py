@@ -16,6 +16,8 @@ from rich.console import Console
 from oelm.errors import UsageError
 from oelm.record.store import find_records, read_metrics
 from oelm.runner import local
+from oelm.runner.cancel import cancel, withdraw
+from oelm.runner.claim import claimed
 from oelm.runner.devices import Gpus
 from oelm.runner.local import LocalRunner, command
 from oelm.runner.queue import Board
@@ -263,3 +265,51 @@ def test_no_slots_are_refused(study, tmp_path):
 
 def test_the_declared_study_of_these_tests_is_a_study(declare):
     assert len(load_study(declare(4)).runs()) == 12
+
+
+def test_what_is_cancelled_is_not_followed_by_what_waits_until_the_study_is_run_again(stage, write_run, monkeypatch):
+    play = stage(threads=4)
+    monkeypatch.setattr(local.os, "kill", lambda *_: None, raising=False)
+    play.runner._step()
+    directory = play.runner._working[0].directory
+    write_run(play.runner._working[0].entry.run, status="running", result=None)
+    with claimed(directory):
+        play.runner._step()
+        assert len(cancel(Board(play.board.study, play.board.root))) == 1
+        play.runner._step()
+    play.end(0, code=130, status="interrupted", result=None)
+    assert not play.runner._step(), "nothing is left that may be started"
+    assert len(play.started) == 1
+    withdraw(play.board)
+    play.runner._step()
+    assert len(play.started) == 2
+
+
+def test_runs_of_a_neighbouring_study_take_their_cores(stage, tmp_path):
+    play = stage(threads=3)
+    with claimed(tmp_path / "another" / "run", threads=2):
+        play.runner._step()
+        assert play.started == []
+    play.runner._step()
+    assert len(play.started) == 1
+
+
+def test_a_gpu_that_another_runner_has_just_given_away_is_not_free(stage, tmp_path):
+    play = stage(FakeNvml(IDLE, IDLE), device="cuda")
+    with claimed(tmp_path / "another" / "run", device="GPU-0000-abcd"):
+        play.runner._step()
+    assert [env["CUDA_VISIBLE_DEVICES"] for _, env, _ in play.started] == ["GPU-1111-abcd"]
+
+
+def test_runs_are_stopped_whatever_ends_the_runner(stage, monkeypatch):
+    play = stage(threads=2)
+    asked = []
+    monkeypatch.setattr(Played, "send_signal", lambda _, number: asked.append(number), raising=False)
+    monkeypatch.setattr(Played, "wait", lambda _: 130, raising=False)
+    calls = iter([True])
+    step = play.runner._step
+    monkeypatch.setattr(play.runner, "_step", lambda: step() if next(calls, False) else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        play.runner.run()
+    assert asked == [signal.SIGTERM] * 2
+    assert "all saved" in play.text.getvalue()

@@ -5,12 +5,14 @@ import time
 
 import pytest
 
-from oelm.errors import UnknownName
+from oelm.errors import BadData, UnknownName
 from oelm.record.stages import CHOICE
 from oelm.record.store import RECORD
 from oelm.runner.claim import claimed
 from oelm.runner.display import as_json, facts, table
 from oelm.runner.queue import Board
+from oelm.spec.run import fingerprint
+from oelm.spec.train import TrainSpec
 from oelm.study import Listing, Study
 
 
@@ -90,7 +92,7 @@ def test_the_board_moves_to_the_second_stage_when_tuning_has_ended(tuned_study, 
     assert looked_at.stage.name == "confirm"
     assert looked_at.progress == "confirm stage: 6/12, 50 %"
     assert not (root / CHOICE).exists(), "who only looks writes nothing"
-    Board(study, root, bind=lambda run: run)
+    Board(study, root, bind=coffee("c0ffee"))
     assert json.loads((root / CHOICE).read_text())["cells"][0]["arms"][0]["values"] == {"train.learning_rate": 2e-3}
 
 
@@ -117,3 +119,49 @@ def test_a_thousand_runs_are_looked_up_in_about_the_time_it_takes_to_read_them(s
     began = time.perf_counter()
     assert Board(large, tmp_path / "runs").count("complete") == 200
     assert time.perf_counter() - began < 6 * reading + 0.5
+
+
+def coffee(checksum):
+    return lambda run: run.model_copy(update={"data": run.data.model_copy(update={"checksum": checksum})})
+
+
+def test_tuning_on_other_bytes_is_void_once_the_data_are_known(tuned_study, tmp_path, write_run):
+    study, root = tuned_study(), tmp_path / "runs"
+    for run in Board(study, root).stage.tune:
+        write_run(run, loss=2 + abs(run.train.learning_rate - 2e-3))
+    assert Board(study, root, bind=coffee("c0ffee")).stage.name == "confirm"
+    again = Board(study, root, bind=coffee("decaf"))
+    assert again.stage.name == "tune"
+    assert set(states(again).values()) == {"waiting"}
+
+
+def test_the_fingerprints_that_people_see_name_a_run(study, tmp_path, write_run):
+    directory = write_run(study.runs()[3])
+    bound = directory.name.rpartition("_")[2]
+    for word in (bound, bound[:8], fingerprint(study.runs()[3])[:8]):
+        assert [entry.directory for entry in Board(study, tmp_path / "runs", only=(word,)).entries] == [directory]
+
+
+def test_odd_figures_and_edited_curves_do_not_stop_the_looking(study, tmp_path, write_run):
+    directory = write_run(study.runs()[0], loss=800.0)
+    (directory / "metrics.jsonl").write_text('{"kind": "train", "step": "x"}\n')
+    (run, *_) = json.loads(as_json(Board(study, tmp_path / "runs")))["runs"]
+    assert (run["state"], run["test_perplexity"], run["loss"]) == ("complete", None, None)
+
+
+def test_a_run_whose_data_are_not_to_be_had_is_told_and_the_others_go_on(study, tmp_path):
+    def bind(run):
+        if run.seed == 1:
+            raise BadData("there is nothing at data/x")
+        return coffee("c0ffee")(run)
+
+    board = Board(study, tmp_path, bind=bind)
+    assert [entry.trouble for entry in board.entries if entry.run.seed == 1] == ["there is nothing at data/x"] * 2
+    assert board.count("waiting") == 4
+
+
+def test_epochs_are_shown_as_the_steps_they_became(study, tmp_path, write_run):
+    declared = study.model_copy(update={"base": study.base.model_copy(update={"train": TrainSpec(epochs=2)})})
+    run = declared.runs()[0]
+    write_run(run.model_copy(update={"train": run.train.model_copy(update={"steps": 250})}))
+    assert facts(Board(declared, tmp_path / "runs").entries[0])["steps"] == 250

@@ -28,8 +28,8 @@ class Arguments:
     out: Path = Path("runs")
     """Where the runs go: one folder per study, one per run in it."""
     slots: int | None = None
-    """How many runs at a time; by default as many as fit the cores, or the GPUs that nobody else is using, or as many
-    as Slurm lets in."""
+    """How many runs at a time, whatever their threads; by default as many as fit the cores or the free GPUs, or as
+    Slurm lets in."""
     retries: int = 0
     """How often to start a run again that failed. What Slurm lost (node failure, scancel) is besides submitted again,
     up to three times."""
@@ -59,6 +59,9 @@ def main(argv: list[str]) -> int:
     board = Board(study, root, only=arguments.only, bind=lambda run: bound(run)[0])
     for trouble in board.troubles:
         console.print(trouble, markup=False, highlight=False, soft_wrap=True)
+    for entry in board.entries:
+        if entry.trouble:
+            console.print(f"{entry.name} cannot be run: {entry.trouble}", markup=False, highlight=False, soft_wrap=True)
     if done := board.count("complete", "diverged"):
         console.print(f"{done} of {len(board.entries)} runs are done already.", highlight=False)
     write_study(root, study)

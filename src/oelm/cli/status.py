@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
         console.print(drawn(board), markup=False)
         return 0
     with Live(drawn(board), console=console, refresh_per_second=2, screen=console.is_terminal) as live:
-        while board.count("complete", "diverged") < len(board.entries):
+        while board.count("running", "queued", "waiting", "interrupted"):
             time.sleep(ASK_SECONDS if any(entry.job for entry in board.entries) else 1.0)
             board = Board(study, root)
             live.update(drawn(board))

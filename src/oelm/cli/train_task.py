@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from pydantic import ValidationError
 
+from oelm.errors import InvalidSpec
 from oelm.spec.data import ExamplesSpec
 from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, ForeignSpec, ModelSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
+from oelm.study import in_words
 
 FINE_TUNING = TrainSpec(
     epochs=3, batch_size=32, learning_rate=5e-5, warmup_steps=50, decay="linear", eval_every="epoch"
@@ -71,7 +74,14 @@ def parsed(argv: list[str]) -> Arguments:
 
 
 def run_of(asked: Arguments) -> RunSpec:
-    """Return the run that was asked for."""
+    """Return the run that was asked for; raise InvalidSpec where its fields cannot be."""
+    try:
+        return _run_of(asked)
+    except ValidationError as error:
+        raise InvalidSpec(f"such a run cannot be: {in_words(error)}. `oelm train --task T --help` explains.") from error
+
+
+def _run_of(asked: Arguments) -> RunSpec:
     return RunSpec(
         arm=asked.method,
         method=named_method(asked.method),

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from oelm.errors import InvalidSpec
 from oelm.record.schema import Record, RunRecord
-from oelm.spec.run import RunSpec, declared, fingerprint
-from oelm.study import AnyStudy, Arm, Listing, Setting, Study, at, distinct
+from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
+from oelm.study import AnyStudy, Arm, Listing, Setting, Study, at, distinct, replaced
 
 CHOICE = "choice.json"
 EXTENSIONS = 3
@@ -70,10 +71,14 @@ class Stage:
 
 
 def by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
-    """Index records by the run they were declared as, before it was bound to data; complete ones win."""
+    """Index records by the run they were declared as, before it was bound to data; complete ones win.
+
+    Records of another NUMERICS are of other runs, whatever their specs say.
+    """
     found: dict[str, RunRecord] = {}
     for record in sorted(records, key=lambda record: record.status == "complete"):
-        found[fingerprint(declared(record.spec))] = record
+        if record.numerics == NUMERICS:
+            found[fingerprint(declared(record.spec))] = record
     return found
 
 
@@ -109,8 +114,8 @@ def _tuned(study: Study, cell: Setting, records: Mapping[str, RunRecord]) -> tup
         if scores is None:
             return runs, None
         best = {arm.name: _best(arm, runs, scores, grid) for arm in study.arms}
-        wider = grid if extension == EXTENSIONS else _extended(grid, [values for values, _ in best.values()])
-        if wider == grid:
+        wider = _extended(study, grid, [values for values, _ in best.values()])
+        if wider == grid or extension == EXTENSIONS:
             break
         grid = wider
     plain = runs[0].model_dump(mode="json")
@@ -119,7 +124,7 @@ def _tuned(study: Study, cell: Setting, records: Mapping[str, RunRecord]) -> tup
             arm=name,
             values=values,
             score=score,
-            at_edge=_extended(grid, [values]) != grid,
+            at_edge=any(_ends(grid, [values]).values()),
             runs=tuple(records[fingerprint(run)].fingerprint for run in runs if run.arm == name),
         )
         for name, (values, score) in best.items()
@@ -156,23 +161,40 @@ def _best(arm: Arm, runs: Sequence[RunSpec], scores: Mapping[str, float], grid: 
     return dict(zip(grid, point, strict=True)), means[point]
 
 
-def _extended(grid: Grid, optima: Sequence[Setting]) -> Grid:
-    """Return the grid with one more value at each end at which some optimum lies.
+def _extended(study: Study, grid: Grid, optima: Sequence[Setting]) -> Grid:
+    """Return the grid with one more value at each end at which some optimum lies, where a run can have that value."""
+    wider = dict(grid)
+    for field, new in _ends(grid, optima).items():
+        fitting = [value for value in new if _fits(study, field, value)]
+        if fitting:
+            wider[field] = tuple(sorted((*grid[field], *fitting)))
+    return wider
+
+
+def _ends(grid: Grid, optima: Sequence[Setting]) -> dict[str, list[float]]:
+    """Return, per field, the values that would follow the ends of the grid at which some optimum lies.
 
     The values go on in the ratio of the last two. A grid of one value, or of what are no positive numbers, has no
-    direction to grow in and stays.
+    direction to grow in.
     """
-    wider = {}
+    found: dict[str, list[float]] = {}
     for field, values in grid.items():
-        ordered = tuple(sorted(values)) if all(_is_positive(value) for value in values) else ()
-        if len(ordered) < 2:
-            wider[field] = values
+        if len(values) < 2 or not all(_is_positive(value) for value in values):
             continue
-        found = {optimum[field] for optimum in optima}
-        below = (_rounded(ordered[0] ** 2 / ordered[1]),) if ordered[0] in found else ()
-        above = (_rounded(ordered[-1] ** 2 / ordered[-2]),) if ordered[-1] in found else ()
-        wider[field] = (*below, *ordered, *above) if below or above else values
-    return wider
+        ordered, best = sorted(values), {optimum[field] for optimum in optima}
+        below = [_rounded(ordered[0] ** 2 / ordered[1])] if ordered[0] in best else []
+        above = [_rounded(ordered[-1] ** 2 / ordered[-2])] if ordered[-1] in best else []
+        if below or above:
+            found[field] = [*below, *above]
+    return found
+
+
+def _fits(study: Study, field: str, value: float) -> bool:
+    try:
+        replaced(study.base, field, value)
+    except InvalidSpec:
+        return False
+    return True
 
 
 def _is_positive(value: Any) -> bool:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Sequence
 
 from oelm.errors import SlurmUnreachable
+from oelm.files import write_atomically
 from oelm.runner.claim import Claim
 from oelm.runner.queue import Board, Entry
 from oelm.runner.slurm_queue import Job, read_job, slurm, write_job
+from oelm.spec.run import RunSpec, declared, fingerprint
+
+CANCELLED = "cancelled.json"
+"""In a study's folder: the runs that no runner of this machine is to start until it is called again."""
 
 
 def cancel(board: Board) -> list[str]:
-    """Ask every run at work to save itself, take back every queued one; return in words what was done about each."""
+    """Ask every run at work to save itself, take back every queued one; return in words what was done about each.
+
+    Those that wait are not to follow them: runners that are at work see the mark, and withdraw it when they begin.
+    """
     entries = [entry for entry in board.entries if entry.state in ("running", "queued")]
+    if entries:
+        left = [declared(entry.run) for entry in board.entries if entry.state not in ("complete", "diverged")]
+        marked = {fingerprint(run) for run in [*cancelled_runs(board), *left]}
+        write_atomically(board.root / CANCELLED, json.dumps(sorted(marked)) + "\n")
     answers = [_asked(entry, entry.claim) for entry in entries if entry.claim and not _by_slurm(entry)]
     jobs = [(entry, entry.job) for entry in entries if entry.job and entry.job.is_live]
     for entry, _ in jobs:
@@ -33,6 +46,20 @@ def cancel(board: Board) -> list[str]:
     if board.slurm.trouble:
         answers.append(f"{board.slurm.trouble} What it has in hand goes on; try again when it answers.")
     return answers
+
+
+def cancelled_runs(board: Board) -> list[RunSpec]:
+    """Return the runs that are not to be started."""
+    try:
+        marked = set(json.loads((board.root / CANCELLED).read_text()))
+    except (OSError, ValueError, TypeError):  # no mark, or one that someone has edited: nothing is held back by it
+        return []
+    return [entry.run for entry in board.entries if fingerprint(declared(entry.run)) in marked]
+
+
+def withdraw(board: Board) -> None:
+    """Let runs be started again that were cancelled before."""
+    (board.root / CANCELLED).unlink(missing_ok=True)
 
 
 def _by_slurm(entry: Entry) -> bool:

@@ -69,6 +69,12 @@ def holder(directory: Path) -> Claim | None:
     return claim if claim and claim.is_live else None
 
 
+def claims_here(runs: Path) -> list[Claim]:
+    """Return the live claims of this machine on any run below a folder of studies."""
+    holders = {path.parent for path in runs.glob("*/*/claim.*")}
+    return [claim for directory in sorted(holders) if (claim := holder(directory)) and claim.is_here]
+
+
 @contextmanager
 def claimed(directory: Path, *, threads: int = 1, device: str = "cpu") -> Iterator[Claim]:
     """Hold a run's directory.
@@ -117,7 +123,7 @@ def _taken(directory: Path, threads: int, device: str) -> Claim:
 
 def _beat(claim: Claim, ended: threading.Event) -> None:
     while not ended.wait(BEAT_SECONDS):
-        newest = _newest(claim.path.parent)
+        newest = _newest(claim.path.parent)  # never raises: a heart that stops loses the run
         if newest is not None and _number(newest.path) > _number(claim.path):
             os.kill(os.getpid(), signal.SIGTERM)  # saves and leaves, as if asked to from outside
             return
@@ -139,8 +145,9 @@ def _newest(directory: Path) -> Claim | None:
             return Claim(**json.loads(path.read_text()), path=path)
         except FileNotFoundError:
             continue  # released between the two looks
-        except (ValueError, TypeError):
-            # Claims appear whole, so someone has edited it: nobody's any more, but its number is taken.
+        except (OSError, ValueError, TypeError):
+            # Claims appear whole, so someone has edited it, or it may not be read just now: whoever it is of holds it
+            # as long as it is touched.
             return Claim("?", "?", 0, 0.0, 0, "?", path)
     return None
 

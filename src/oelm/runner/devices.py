@@ -36,8 +36,10 @@ class Gpu:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody seems to be using it."""
-        return self.memory_used <= MEMORY_SHARE * self.memory_total and self.utilisation <= UTILISATION
+        """Whether nobody seems to be using it: neither its memory nor its time, and no process computes on it."""
+        return (
+            not self.pids and self.memory_used <= MEMORY_SHARE * self.memory_total and self.utilisation <= UTILISATION
+        )
 
     @property
     def occupation(self) -> str:
@@ -47,7 +49,10 @@ class Gpu:
 
 
 class Gpus:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves us. `nvml` is the module `pynvml`, or something with its functions."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves us; numbers in it are taken as nvidia-smi shows them.
+
+    `nvml` is the module `pynvml`, or something with its functions.
+    """
 
     def __init__(self, nvml: Any = None, environment: Mapping[str, str] = os.environ) -> None:
         nvml = nvml or importlib.import_module("pynvml")

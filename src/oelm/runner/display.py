@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -36,7 +37,8 @@ _COLOURS = {
 def facts(entry: Entry) -> dict[str, Any]:
     """Return what is known of a run at this moment, as plain data."""
     metric = last_metric(entry.directory) if entry.directory else None
-    record, steps = entry.record, entry.run.train.steps
+    record = entry.record
+    steps = (record.spec if record else entry.run).train.steps  # epochs become steps when a run is bound to its data
     running = entry.state == "running"
     left = metric.seconds / metric.step * (steps - metric.step) if metric and metric.step and running else None
     result = record.result if record else None
@@ -174,7 +176,15 @@ def last_metric(directory: Path, kind: Literal["train", "val"] = "train") -> Met
     except FileNotFoundError:
         return None
     newest = next((line for line in reversed(lines) if f'"{kind}"'.encode() in line and line.startswith(b"{")), None)
-    return MetricRecord.model_validate_json(newest) if newest else None
+    try:
+        return MetricRecord.model_validate_json(newest) if newest else None
+    except ValidationError:  # someone has edited it; the run's own end will tell
+        return None
+
+
+def _finite(plain: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: a figure beyond the floats is left out."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
 
 
 def as_json(board: Board) -> str:
@@ -186,7 +196,7 @@ def as_json(board: Board) -> str:
             "progress": board.progress,
             "done": board.count("complete", "diverged"),
             "total": len(board.entries),
-            "runs": [facts(entry) for entry in board.entries],
+            "runs": [_finite(facts(entry)) for entry in board.entries],
             "unreadable": list(board.troubles),
             "slurm_unreachable": board.slurm.trouble,
         },

@@ -20,11 +20,15 @@ from rich.console import Console
 
 from oelm.errors import UsageError
 from oelm.files import write_atomically
+from oelm.runner.cancel import cancelled_runs, withdraw
+from oelm.runner.claim import Claim, claims_here
 from oelm.runner.devices import Gpus
 from oelm.runner.display import reason, shown
 from oelm.runner.queue import Board, Entry
 from oelm.spec.run import RunSpec
 
+INTERRUPTED = 130
+"""What a run that was asked to stop, and has saved itself, ends with."""
 POLL_SECONDS = 0.1
 ELSEWHERE_SECONDS = 1.0
 """How often to look at the runs that others are at."""
@@ -65,6 +69,8 @@ class LocalRunner:
         self._working: list[Slot] = []
         self._tries: dict[Path, int] = {}
         self._looked = self._asked = 0.0
+        self._claims: list[Claim] = []
+        self._cancelled: list[RunSpec] = []
         self._waiting_for = ""
         self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -73,16 +79,14 @@ class LocalRunner:
 
         Ctrl-C, SIGTERM or a closed terminal ask every run to save itself, and wait for them.
         """
-        for entry in self.board.entries:
-            if entry.trouble:
-                self._say(entry, f"cannot be run: {entry.trouble}")
+        withdraw(self.board)
         before = {number: signal.signal(number, _interrupt) for number in _asked_to_stop()}
         try:
             with shown(self.board, self.console, lambda: self._waiting_for) as refresh:
                 while self._step():
                     refresh()
                     time.sleep(POLL_SECONDS)
-        except KeyboardInterrupt:
+        except BaseException:  # whatever ends the runner, no run is left behind without one
             self._stop()
             raise
         finally:
@@ -104,7 +108,9 @@ class LocalRunner:
     def _startable(self, entry: Entry) -> bool:
         """Whether to start a run: what failed before gets a new chance, but within one call only `retries` more."""
         open_to_us = entry.state in ("waiting", "interrupted", "failed") and not entry.trouble
-        return open_to_us and self._tries.get(directory_of(entry), 0) <= self.retries
+        if not open_to_us or entry.run in self._cancelled:
+            return False
+        return self._tries.get(directory_of(entry), 0) <= self.retries
 
     def _fill(self) -> None:
         self._waiting_for = ""
@@ -123,11 +129,10 @@ class LocalRunner:
             return None
         if run.train.device == "cuda":
             return self._free_gpus(run.train.processes)
-        here = [e for e in self.board.entries if e.state == "running" and e.claim and e.claim.is_here]
-        busy = sum(entry.claim.threads * entry.run.train.processes for entry in here if entry.claim)
-        claimed = {entry.directory for entry in here}
-        just_begun = [slot.entry.run.train for slot in self._working if slot.directory not in claimed]
-        busy += sum(train.threads * train.processes for train in just_begun)
+        mine = [slot.entry.run.train for slot in self._working]
+        ours = {slot.directory for slot in self._working}
+        others = [claim.threads for claim in self._claims if claim.path.parent not in ours]
+        busy = sum(train.threads * train.processes for train in mine) + sum(others)
         wanted = run.train.threads * run.train.processes
         return () if self.slots or not busy or busy + wanted <= self._cores else None
 
@@ -136,7 +141,8 @@ class LocalRunner:
             return None
         if self._gpus is None:
             self._gpus = self._make_gpus()
-        ours = {uuid for slot in self._working for uuid in slot.gpus}
+        taken = (uuid for claim in self._claims for uuid in claim.device.split(","))  # by a run that only just begins
+        ours = {uuid for slot in self._working for uuid in slot.gpus} | set(taken)
         visible = self._gpus.visible()
         if count > len(visible):
             raise UsageError(f"a run asks for {count} GPUs, and there are {len(visible)} to be seen here.")
@@ -192,6 +198,8 @@ class LocalRunner:
         if time.monotonic() - self._looked < ELSEWHERE_SECONDS:
             return
         self._looked = time.monotonic()
+        self._claims = claims_here(self.board.root.parent)
+        self._cancelled = cancelled_runs(self.board)
         for entry in list(self.board.entries):
             if entry.state not in ("complete", "diverged") and not entry.trouble:
                 self.board.refresh(entry)
@@ -200,9 +208,10 @@ class LocalRunner:
         self.console.print("asking the runs to save themselves ...")
         for slot in self._working:
             slot.process.send_signal(signal.SIGTERM)
-        for slot in self._working:
-            slot.process.wait()
-        self.console.print("all saved; the same command continues.")
+        codes = [slot.process.wait() for slot in self._working]
+        lost = sum(code not in (0, INTERRUPTED) for code in codes)
+        saved = "all saved" if not lost else f"{lost} of {len(codes)} could not save themselves (see their stderr.log)"
+        self.console.print(f"{saved}; the same command continues.")
 
     def _say(self, entry: Entry, words: str) -> None:
         self.console.print(f"{entry.name}: {words}", markup=False, highlight=False, soft_wrap=True)

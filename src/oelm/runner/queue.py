@@ -22,6 +22,8 @@ from oelm.runner.slurm_queue import Job, SlurmQueue, find_jobs
 from oelm.spec.run import RunSpec, declared, fingerprint
 from oelm.study import AnyStudy
 
+SHORTEST = 6
+"""So many digits of a fingerprint tell which run is meant."""
 State = Literal["complete", "diverged", "running", "queued", "interrupted", "failed", "waiting"]
 
 
@@ -92,13 +94,24 @@ class Board:
     def advance(self) -> bool:
         """Expand the stage that the records have reached; return whether there are runs that were not there before."""
         before = len(self.stage.runs) if hasattr(self, "stage") else 0
-        self.stage = stage_of(self.study, self._records)
+        self._expand()
+        while stale := [entry for entry in self.entries if self._is_stale(entry)]:
+            for entry in stale:  # of other bytes than the data have now: what they say of this study is void
+                del self._records[fingerprint(declared(entry.run))]
+            self._expand()
         if self.stage.choice is not None:
             path, text = self.root / CHOICE, self.stage.choice.model_dump_json(indent=1) + "\n"
             if self._bind and (not path.exists() or path.read_text() != text):  # those who only look write nothing
                 write_atomically(path, text)
-        self.entries = [self._entry(run) for run in self.stage.runs if self._wanted(run)]
         return len(self.stage.runs) > before
+
+    def _expand(self) -> None:
+        self.stage = stage_of(self.study, self._records)
+        self.entries = [self._entry(run) for run in self.stage.runs if self._wanted(run)]
+
+    def _is_stale(self, entry: Entry) -> bool:
+        known = self._records.get(fingerprint(declared(entry.run)))
+        return bool(self._bind and not entry.trouble and known and known.fingerprint != fingerprint(entry.run))
 
     def refresh(self, entry: Entry) -> Entry:
         """Look at one run again."""
@@ -128,8 +141,15 @@ class Board:
         return f"{stage}{done}/{total}, {100 * done // max(1, total)} %"
 
     def _wanted(self, run: RunSpec) -> bool:
-        names = (run.label or "", (run.label or "").partition("_")[0], run.arm, fingerprint(run))
-        return not self.only or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self.only)
+        """Whether a run is asked for: by id, label or arm, or by the beginning of a fingerprint, declared or bound."""
+        known = self._directories.get(fingerprint(run))
+        hashes = [fingerprint(run), known.name.rpartition("_")[2] if known else ""]
+        names = (run.label or "", (run.label or "").partition("_")[0], run.arm)
+        return (
+            not self.only
+            or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self.only)
+            or any(len(word) >= SHORTEST and found.startswith(word) for found in hashes for word in self.only)
+        )
 
     def _entry(self, run: RunSpec) -> Entry:
         key = fingerprint(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -64,7 +65,10 @@ def execute(
     keep_large_blocks()
     with world(run.train.device) as here, listening() as stop, ExitStack() as held:
         if here.leads:
-            held.enter_context(claimed(directory, threads=run.train.threads, device=str(here.device)))
+            # By UUID where the runner has assigned them, so that other runners know which ones are taken.
+            gpus = os.environ.get("CUDA_VISIBLE_DEVICES") if here.device.type == "cuda" else None
+            threads = run.train.threads * run.train.processes
+            held.enter_context(claimed(directory, threads=threads, device=gpus or str(here.device)))
         done = finished(run, directory)
         if done is not None:
             return done

@@ -79,7 +79,7 @@ class SlurmRunner:
     def _withdraw_cancellations(self) -> None:
         """Let runs go on that `oelm cancel` stopped before this call."""
         for entry in self.board.entries:
-            record = read_job(directory_of(entry))
+            record = read_job(directory_of(entry)) if not entry.trouble else None
             if record and record.cancelled:
                 write_job(directory_of(entry), record.model_copy(update={"cancelled": False}))
                 self.board.refresh(entry)
