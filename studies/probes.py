@@ -1,6 +1,6 @@
 """Which skill does attention lose when Q and K are frozen: finding by content, or copying at a distance?
 
-    oelm run studies/probes.py                    96 runs of 1500 small steps, about 1.5 minutes on a free core each
+    oelm run studies/probes.py                    96 runs of 1500 small steps, estimated at 1.5 minutes on a free core each
     oelm run studies/probes.py --scale tuned      every arm tuned on three learning rates, three fresh seeds
 
 A loss on text says how much freezing costs, not why. `recall:N` lists N pairs of a key and its value and asks for the
@@ -9,7 +9,9 @@ values; `copy:D` says again what stood D tokens before (docs/probes.md). What co
 head see the token before: with it finding by content takes one layer, without it two. The report draws entropy and
 distance of every head over training as well.
 
-One rate for all arms, that of studies/gap.py's small scales, is a first look, not evidence; `tuned` is.
+One rate for all arms, that of studies/gap.py's small scales, is a first look, not evidence; `tuned` is. Trials (LOG.md,
+one seed) say what to expect of recall:4: shifted arms, frozen or not, solve it in 150 steps, while the plain baseline
+still guesses among the four values after 1500. So read there who finds the way, not who would in the end.
 """
 
 from oelm import DataSpec, GPTSpec, RunSpec, Study, TrainSpec
