@@ -1,6 +1,6 @@
 """Which skill does attention lose when Q and K are frozen: finding by content, or copying at a distance?
 
-    oelm run studies/probes.py                    96 runs of 1500 small steps, estimated at 1.5 minutes on a free core each
+    oelm run studies/probes.py                    96 runs of an estimated 1.5 minutes on a free core
     oelm run studies/probes.py --scale tuned      every arm tuned on three learning rates, three fresh seeds
 
 A loss on text says how much freezing costs, not why. `recall:N` lists N pairs of a key and its value and asks for the
