@@ -119,7 +119,7 @@ def mini() -> Listing:
             TrainSpec(
                 epochs=2 if corpus == "sst2" else 3,
                 batch_size=32 if corpus == "sst2" else 16,
-                learning_rate=float(f"{3 * rate:.3g}"),
+                learning_rate=float(f"{5 * rate:.3g}"),
                 warmup_steps=25,
                 decay="linear",
                 eval_every="epoch",

@@ -9,7 +9,7 @@ from oelm.analysis.compare import Comparison, compare
 from oelm.analysis.ledger import Claim, Entry, ledger
 from oelm.record.schema import MetricRecord, SecondsRecord
 from oelm.record.store import METRICS
-from oelm.spec.data import ExamplesSpec
+from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.model import ForeignSpec
 from oelm.study import Study, replaced
 
@@ -50,6 +50,14 @@ def test_without_records_every_claim_is_not_yet_tested() -> None:
     entries = ledger([])
     assert len(entries) == 8
     assert {item.verdict for item in entries} == {"not yet tested"}
+
+
+def test_probes_are_no_evidence_about_text(study: Study, make_record: Any) -> None:
+    base = study.base.model_copy(update={"data": DataSpec(corpus="copy:16")})
+    arms = {"baseline": 0.0, "oelm-random-matched": 0.3, "oelm-freeze": 0.1}
+    probing = compared(study.model_copy(update={"base": base}), make_record, arms, accuracy=0.9)
+    assert probing.measure.name == "accuracy"
+    assert {item.verdict for item in ledger([probing])} == {"not yet tested"}
 
 
 def test_only_the_matched_control_can_support_that_orthogonal_beats_random(study: Study, make_record: Any) -> None:

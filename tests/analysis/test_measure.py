@@ -18,10 +18,10 @@ def costs(*accuracies: float) -> dict[int, float]:
     return {seed: -100 * accuracy for seed, accuracy in enumerate(accuracies)}
 
 
-def test_language_is_judged_by_perplexity_and_labelled_text_by_accuracy() -> None:
+def test_language_is_judged_by_perplexity_and_labelled_text_and_probes_by_accuracy() -> None:
     right = result(test_accuracy=0.9, val_accuracy=0.8)
     assert measure_of(DataSpec(), [right]) == Measure("perplexity", "test")
-    assert measure_of(ExamplesSpec(), [right]) == ACCURACY
+    assert measure_of(ExamplesSpec(), [right]) == measure_of(DataSpec(corpus="recall:8"), [right]) == ACCURACY
     assert measure_of(ExamplesSpec(), [result(val_accuracy=0.8), None]) == Measure("accuracy", "val")
     assert ACCURACY.cost(right) == pytest.approx(-90)
     assert ACCURACY.figure(-90.0) == pytest.approx(90)

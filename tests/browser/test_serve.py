@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 
 from oelm.cli.serve import listen, url
+from oelm.record.attention import AttentionRecord, append_attention
 from oelm.record.schema import MetricRecord
 from oelm.record.store import METRICS, RECORD, read_record, run_directory, write_record, write_study
 from oelm.report.page import write_report
@@ -57,8 +58,8 @@ def runs(tmp_path: Path, study: Study, make_record: Any) -> Path:
         curve(directory, range(0, record.step + 1, 2))
         (directory / "training.log").write_text("".join(f"[Step {step}] loss\n" for step in range(400)))
         (directory / "samples.txt").write_text("Once upon [...] a time\n\nThere was [...] a fox\n")
-        (directory / "attention.json").write_text(
-            json.dumps({"entropy": [[1, 2], [3, 4]], "distance": [[5, 6], [7, 8]]})
+        append_attention(
+            directory, AttentionRecord(step=record.step, entropy=((1, 2), (3, 4)), distance=((5, 6), (7, 8)))
         )
     (root / "torn").mkdir()
     (root / "torn" / RECORD).write_text("{")

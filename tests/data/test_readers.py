@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from oelm.data import documents, readers, stories
-from oelm.data.readers import Block, Position, RowFiles, Source, Stories, TextFiles
+from oelm.data.readers import Block, Generated, Position, RowFiles, Source, TextFiles
 from oelm.errors import BadData
 
 TEXTS = [f"Document {number}.\n" + "Word " * (number % 7) + "end." for number in range(60)]
@@ -39,7 +39,7 @@ def parquet_files(folder: Path) -> Source:
 
 
 def generated(_folder: Path) -> Source:
-    return Stories(seed=5)
+    return Generated(lambda start: stories.generate(5, start=start))
 
 
 SOURCES = [text_files, json_files, parquet_files, generated]
@@ -99,7 +99,7 @@ def test_every_document_is_read_once_and_numbered(make: Callable[[Path], Source]
 
 
 def test_stories_come_with_their_probabilities() -> None:
-    blocks = read(Stories(seed=5), most=4)
+    blocks = read(generated(Path()), most=4)
     told = [(text.decode(), chance) for b in blocks for text, chance in zip(b.texts, b.log_probabilities, strict=True)]
     assert told == [(story.text, story.log_probability) for story in stories.generate(5, len(told))]
 

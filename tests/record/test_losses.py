@@ -25,6 +25,13 @@ def test_examples_are_right_or_wrong(tmp_path: Path) -> None:
     assert (found.correct, found.size) == ((1, 0, 1), 3)
 
 
+def test_answers_are_counted_by_document(tmp_path: Path) -> None:
+    write_test_losses(tmp_path, TestLossesRecord(kind="answers", correct=(59, 1), tokens=(59, 41)))
+    found = read_test_losses(tmp_path)
+    assert found is not None
+    assert (found.size, found.share) == (2, 0.6)
+
+
 def test_a_run_without_them_has_none_and_a_torn_file_is_told(tmp_path: Path) -> None:
     assert read_test_losses(tmp_path) is None
     (tmp_path / TEST_LOSSES).write_text('{"kind": "documents", "nats": [1.0')
@@ -35,6 +42,7 @@ def test_a_run_without_them_has_none_and_a_torn_file_is_told(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "fields",
     [{"kind": "documents"}, {"kind": "documents", "nats": (1.0,), "tokens": (1, 2)}, {"kind": "examples"},
+     {"kind": "answers", "correct": (1,)}, {"kind": "answers", "correct": (1,), "tokens": (1, 2)},
      {"kind": "examples", "correct": (1,), "nats": (1.0,), "tokens": (1,)}],
 )  # fmt: skip
 def test_a_kind_without_its_fields_is_refused(fields: dict) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from oelm.errors import IncomparableRuns, UnknownName, UsageError
+from oelm.record.attention import ATTENTION, AttentionRecord, append_attention
 from oelm.record.stages import by_declaration, stage_of
 from oelm.record.store import METRICS, RECORD, find_records, write_study
 from oelm.report.page import write_report
@@ -352,13 +353,18 @@ def test_accuracies_are_reported_in_points_against_two_margins(
     assert "-2.10 points" in page.text
 
 
+HEADS = ((1.0, 2.0), (0.5, 3.0))
+
+
 def test_what_heads_look_at_is_drawn_and_a_torn_file_is_told(study: Study, write_run: Any, tmp_path: Path) -> None:
     for run in study.runs():
         directory = write_run(run)
-        (directory / "attention.json").write_text('{"entropy": [[1.0, 2.0], [0.5, 3.0]], "distance": [[1, 1], [1, 1]]}')
+        for step in (10, 20):
+            append_attention(directory, AttentionRecord(step=step, entropy=HEADS, distance=HEADS))
     report(study, tmp_path)
     assert (tmp_path / "out" / "report" / "heads.svg").exists()
+    assert "layer 2" in (tmp_path / "out" / "report" / "heads-training.svg").read_text()
     for run in study.runs():
-        (write_run(run) / "attention.json").write_text('{"entropy": 3}')
+        (write_run(run) / ATTENTION).write_text('{"entropy": 3}\n')
     _, page, _ = report(study, tmp_path)
     assert "does not hold the attention of a run" in page.text

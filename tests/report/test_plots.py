@@ -8,8 +8,10 @@ import pytest
 
 from oelm.analysis.statistics import Interval
 from oelm.analysis.tuning import Point, Sensitivity
+from oelm.record.attention import AttentionRecord
 from oelm.report.figures import Painter, as_svg, drawn
-from oelm.report.plots import MARKERS, TONES, Bar, Dot, forest, heads, tuning_curves, waterfall
+from oelm.report.plots import MARKERS, TONES, Bar, Dot, forest, heads, heads_over_training, tuning_curves, waterfall
+from oelm.report.wording import wording
 
 DOTS = [Dot("oelm-freeze", 13.0, 11.0, 15.0, "not met"), Dot("a<b>$x$", 2.0, -1.0, 4.0, "met")]
 BARS = [Bar("freezing", 0.3, Interval(0.28, 0.32), first=True), Bar("scale", -0.15, None, first=False)]
@@ -19,11 +21,15 @@ CURVES = [
     Sensitivity("_odd", (), "train.learning_rate", (Point(1e-3, (1.5,), 0),), None, at_edge=False),
 ]  # fmt: skip
 HEADS = [("baseline", 0, [[1.0, 2.0], [3.0, 0.5]]), ("oelm-freeze", 1, [[2.0, 2.0], [2.5, 3.0]])]
+SEEN = [
+    AttentionRecord(step=step, entropy=((1.0, 2.0), (3.0, 0.5)), distance=((9.0, 1.0), (2.0, 4.0))) for step in (1, 2)
+]
 PAINTERS: dict[str, Painter] = {
     "forest": lambda say: forest(DOTS, 5.0, "percent", say),
     "waterfall": lambda _say: waterfall(BARS, "percent", relative=True),
     "tuning": lambda say: tuning_curves(CURVES, ["baseline", "_odd"], say),
     "heads": lambda say: heads(HEADS, say),
+    "heads over training": lambda say: heads_over_training([("baseline", SEEN), ("oelm-freeze", SEEN)], say),
 }
 
 
@@ -55,6 +61,14 @@ def test_two_figures_on_one_page_share_no_identifier() -> None:
 
 def test_a_verdict_has_a_shape_as_well_as_a_colour() -> None:
     assert len(set(MARKERS.values())) == len(set(TONES.values())) == 3
+
+
+def test_no_head_is_drawn_outside_the_scale_that_the_arms_share() -> None:
+    wide = [record.model_copy(update={"distance": ((90.0, 1.0), (2.0, 4.0))}) for record in SEEN]
+    figure = heads_over_training([("baseline", SEEN), ("oelm-freeze", wide)], wording("en"))
+    for _, axes in zip(range(2), figure.axes[1::2], strict=True):
+        assert axes.get_ylim()[0] == 0
+        assert axes.get_ylim()[1] > 90
 
 
 def test_steps_of_an_ablation_start_where_the_one_before_ended() -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from oelm.errors import BadData, OelmError, RunFailed, RunLocked, UsageError
 from oelm.models.gpt import GPT
+from oelm.record.attention import ATTENTION, read_attention
 from oelm.record.store import read_metrics, read_record
 from oelm.runner.bind import bound
 from oelm.runner.restore import restore
@@ -38,6 +39,7 @@ def assert_same_run(one, other):
     for name in left:
         assert torch.equal(left[name], right[name]), name
     assert curve(one) == curve(other)
+    assert (one / ATTENTION).read_text() == (other / ATTENTION).read_text()
     results = [read_record(directory).result for directory in (one, other)]
     for field in ("val_loss", "test_loss", "best_val_loss", "best_step"):
         assert getattr(results[0], field) == getattr(results[1], field)
@@ -69,8 +71,9 @@ def test_a_complete_run_leaves_its_record_curve_log_times_samples_and_checkpoint
         f"[Step 30] Validation - Loss: {record.result.best_val_loss:.4f}, PPL:" in log or record.result.best_step < 30
     )
     assert "[...]" in (directory / "samples.txt").read_text()
-    summary = json.loads((directory / "attention.json").read_text())
-    assert [len(layer) for layer in summary["entropy"]] == [4, 4]
+    seen = read_attention(directory)
+    assert [record.step for record in seen] == [10, 20, 30]
+    assert [len(layer) for layer in seen[-1].entropy] == [4, 4]
     assert {path.name for path in (directory / "checkpoints").iterdir()} == {"latest", "previous", "best"}
 
 

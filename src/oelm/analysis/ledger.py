@@ -20,6 +20,7 @@ from oelm.analysis.fairness import Evidence
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import Saving, savings
 from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean, percent
+from oelm.spec.data import DataSpec
 from oelm.spec.method import InitSpec, MethodSpec
 from oelm.spec.model import ForeignSpec, GPTSpec
 
@@ -56,7 +57,14 @@ class Entry:
 
 def ledger(comparisons: Sequence[Comparison]) -> list[Entry]:
     """Judge every published claim by some comparisons."""
-    return [_entry(claim, list(rule(comparisons))) for claim, rule in _RULES.items()]
+    judged = [comparison for comparison in comparisons if not _is_probe(comparison)]
+    return [_entry(claim, list(rule(judged))) for claim, rule in _RULES.items()]
+
+
+def _is_probe(comparison: Comparison) -> bool:
+    """Whether a comparison is of probes, which say why, and nothing about text or labels."""
+    data = comparison.study.base.data
+    return isinstance(data, DataSpec) and data.probe is not None
 
 
 def _entry(claim: Claim, findings: list[Finding]) -> Entry:

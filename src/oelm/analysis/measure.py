@@ -1,4 +1,4 @@
-"""What a run is judged by: perplexity for language, accuracy for classification; as a cost, of which more is worse."""
+"""What a run is judged by: perplexity for language, accuracy for labels and probes; as a cost: more is worse."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Measure:
 
 def measure_of(data: DataSpec | ExamplesSpec, results: Sequence[ResultRecord | None]) -> Measure:
     """Tell what some runs of one study are judged by: on test, unless no run has seen a test split."""
-    on_test = Measure("accuracy" if isinstance(data, ExamplesSpec) else "perplexity", "test")
+    on_test = Measure("accuracy" if isinstance(data, ExamplesSpec) or data.probe else "perplexity", "test")
     measured = [result for result in results if result]
     without = bool(measured) and all(on_test.cost(result) is None for result in measured)
     return Measure(on_test.name, "val") if without else on_test

@@ -36,8 +36,8 @@ class Arguments:
     """
 
     corpus: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
-    """tinystories, openwebtext, wikitext-103 or owner/name[:config] from the hub; stories, generated here
-    without network; or any name together with --from."""
+    """tinystories, openwebtext, wikitext-103 or owner/name[:config] from the hub; stories and the probes recall:N and
+    copy:DISTANCE, generated here without network; or any name together with --from."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Local text instead: .txt, .tokens, .jsonl or .parquet (with a `text`), or a folder of one kind. Files
     or folders named train, val and test keep their splits."""

@@ -8,13 +8,12 @@ interrupted takes up reading where its journal says, and sees the same blocks as
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from oelm.data import stories
 from oelm.data.documents import LOOKAHEAD, MAX_PIECE, Rule, cuts, piece_end
 from oelm.errors import BadData, UsageError
 
@@ -216,22 +215,34 @@ def parquet_file(path: Path) -> Iterator[Any]:
         raise BadData(f"{path} is not readable Parquet: {error}. Fetch or write it again.") from error
 
 
-class Stories:
-    """The embedded corpus, without end."""
+class Told(Protocol):
+    """A document that a program has written, and the logarithm of its probability."""
+
+    @property
+    def text(self) -> str:
+        """What is read."""
+
+    @property
+    def log_probability(self) -> float:
+        """In nats."""
+
+
+class Generated:
+    """A corpus without end: `generate` yields its documents from any number on."""
 
     size: int | None = None
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, generate: Callable[[int], Iterator[Told]]) -> None:
+        self.generate = generate
 
     def blocks(self, position: Position, block_bytes: int) -> Generator[Block]:
-        """Yield stories from number `position.offset` on, for as long as they are taken."""
+        """Yield documents from number `position.offset` on, for as long as they are taken."""
         texts: list[bytes] = []
         chances: list[float] = []
         length = 0
-        for number, story in enumerate(stories.generate(self.seed, start=position.offset), position.offset):
-            texts.append(story.text.encode())
-            chances.append(story.log_probability)
+        for number, told in enumerate(self.generate(position.offset), position.offset):
+            texts.append(told.text.encode())
+            chances.append(told.log_probability)
             length += len(texts[-1])
             if length >= block_bytes:
                 after = Position(0, number + 1, number + 1)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from oelm.data import stories
+from oelm.data import probes, stories
 from oelm.data.allocation import SPLITS, Allocation, period_for
 from oelm.data.documents import Rule, derive_rule
 from oelm.data.hub import SPLIT_NAMES, HubCorpus, open_hub
 from oelm.data.meta import HeldOut, InputFile, Request
 from oelm.data.packaged import PACKAGED, ShuffledRows, packaged_file
-from oelm.data.readers import RowFiles, Source, Stories, TextFiles
+from oelm.data.readers import Generated, RowFiles, Source, TextFiles
 from oelm.errors import BadData, UnknownName, UsageError
 from oelm.spec.base import digest
-from oelm.spec.data import DataSpec, Split
+from oelm.spec.data import PROBE_SIZES, DataSpec, Split, probe_of
 
 STORIES = "stories"
-STORIES_TOKENS = 2_000_000
-"""How many training tokens of stories there are unless another number is asked for: the corpus has no end."""
+GENERATED_TOKENS = 2_000_000
+"""How many training tokens there are unless another number is asked for: a generated corpus has no end."""
 
 HUB_CORPORA = {
     "tinystories": HubCorpus("roneneldan/TinyStories"),
@@ -58,12 +59,12 @@ def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
 
     Raises UnknownName, UsageError or BadData where it asks for nothing that can be read.
     """
-    tokens = spec.tokens
+    tokens, vocab_size = spec.tokens, spec.vocab_size
     inputs: tuple[InputFile, ...] = ()
     if spec.source is not None:
-        if spec.corpus == STORIES:
+        if spec.corpus == STORIES or spec.probe:
             raise UsageError(
-                f"the corpus {STORIES!r} is generated, but --from {spec.source} was given. Give the text "
+                f"the corpus {spec.corpus!r} is generated, but --from {spec.source} was given. Give the text "
                 "another name, or leave --from out."
             )
         files = find_files(spec.source)
@@ -72,7 +73,11 @@ def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
         inputs = tuple(_input(path) for path in files)
     elif spec.corpus == STORIES:
         origin, rule = f"generator:{_generator_version()}", "stories"
-        tokens = tokens or STORIES_TOKENS
+        tokens = tokens or GENERATED_TOKENS
+    elif spec.probe:
+        version = digest([probes.document(spec.probe, 0, index).text for index in range(20)])[:12]
+        origin, rule = f"generator:{version}", "rows"
+        tokens, vocab_size = tokens or GENERATED_TOKENS, probes.VOCAB_SIZE
     elif spec.corpus in PACKAGED:
         origin, rule = f"package:{PACKAGED[spec.corpus].package}", "rows"
         inputs = (_input(packaged_file(spec.corpus)),)
@@ -88,7 +93,7 @@ def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
         corpus=spec.corpus,
         origin=origin,
         documents=rule,
-        vocab_size=spec.vocab_size,
+        vocab_size=vocab_size,
         tokens=tokens,
         seed=spec.seed,
         inputs=inputs,
@@ -99,7 +104,9 @@ def open_corpus(request: Request, revision: str | None = None) -> Corpus:
     """Open what a request names. Only here is the hub asked."""
     sources: Mapping[Split, Source]
     if request.corpus == STORIES:
-        sources = {"train": Stories(request.seed)}
+        sources = {"train": Generated(partial(stories.generate, request.seed, None))}
+    elif probe := probe_of(request.corpus):
+        sources = {"train": Generated(partial(probes.generate, probe, request.seed))}
     elif request.origin == "files":
         sources = _local_sources(request)
     elif request.corpus in PACKAGED:
@@ -137,7 +144,7 @@ def hub_corpus(name: str) -> HubCorpus:
         raise UnknownName(
             "corpus",
             name,
-            (*HUB_CORPORA, *PACKAGED, STORIES),
+            (*HUB_CORPORA, *PACKAGED, STORIES, *(f"{kind}:8" for kind in PROBE_SIZES)),
             "A data set of the hub is named owner/name; local text takes any name with --from PATH.",
         )
     repository, _, config = name.partition(":")

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from oelm.record.attention import ATTENTION
 from oelm.record.losses import TEST_LOSSES
 from oelm.record.paths import record_without_paths
 from oelm.record.schema import RunRecord
@@ -13,7 +14,7 @@ from oelm.record.stages import CHOICE
 from oelm.record.store import METRICS, write_record, write_study
 from oelm.study import AnyStudy
 
-LIGHT = (METRICS, "timing_stats.json", "attention.json", "samples.txt", TEST_LOSSES)
+LIGHT = (METRICS, "timing_stats.json", ATTENTION, "samples.txt", TEST_LOSSES)
 
 
 def keep(study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], target: Path) -> int:

@@ -1,4 +1,4 @@
-"""`test_losses.json`: what a run lost on each document, or got right of each example, of the test split.
+"""`test_losses.json`: what a run lost on each document, or got right of each example or probe, of the test split.
 
 The bootstrap over the evaluation set reads it. Documents and examples stand in the order of the test split, the same
 for every run on the same data.
@@ -19,26 +19,39 @@ TEST_LOSSES = "test_losses.json"
 
 
 class TestLossesRecord(Record):
-    """Per document: summed nats and the number of predicted tokens. Per example: 1 if it was labelled rightly."""
+    """Per document: summed nats and the number of predicted tokens. Per example: 1 if it was labelled rightly.
+
+    Per document of a probe: how many answers were right, and how many there are.
+    """
 
     __test__ = False  # a record, whatever pytest makes of its name
 
-    kind: Literal["documents", "examples"]
+    kind: Literal["documents", "examples", "answers"]
     nats: tuple[float, ...] = ()
     tokens: tuple[int, ...] = ()
     correct: tuple[int, ...] = ()
 
     @model_validator(mode="after")
     def _has_what_its_kind_has(self) -> Self:
-        whole = self.kind == "documents" and len(self.nats) == len(self.tokens) > 0 and not self.correct
-        if not (whole or (self.kind == "examples" and self.correct and not self.nats and not self.tokens)):
-            raise ValueError("documents have as many nats as tokens, examples have `correct`; neither has both or none")
+        sizes = (len(self.nats), len(self.correct), len(self.tokens))
+        size = max(sizes)
+        asked = {"documents": (size, 0, size), "examples": (0, size, 0), "answers": (0, size, size)}[self.kind]
+        if not size or sizes != asked:
+            raise ValueError(
+                "documents have as many nats as tokens, examples have `correct`, answers as many `correct` as tokens; "
+                f"found nats, correct, tokens of lengths {sizes} for {self.kind}"
+            )
         return self
 
     @property
     def size(self) -> int:
         """How many documents or examples there are."""
         return len(self.nats) or len(self.correct)
+
+    @property
+    def share(self) -> float:
+        """The share of examples or answers that is right."""
+        return sum(self.correct) / (sum(self.tokens) or self.size)
 
 
 def write_test_losses(directory: Path, losses: TestLossesRecord) -> None:

@@ -103,7 +103,7 @@ class DataRecord(Record):
 class ResultRecord(Record):
     """What came out. The figure to report is that of the test split at the end of training; `best` is secondary.
 
-    It is `test_loss`, and for labelled text `test_accuracy`.
+    It is `test_loss`, and for labelled text and probes `test_accuracy`.
     """
 
     val_loss: float
@@ -111,7 +111,7 @@ class ResultRecord(Record):
     best_val_loss: float
     best_step: int
     val_accuracy: float | None = None
-    """The share of labelled texts that is labelled rightly; so are the next two."""
+    """The share of labelled texts that is labelled rightly, or of a probe's answers that are right; so the next two."""
     test_accuracy: float | None = None
     best_val_accuracy: float | None = None
     val_f1: float | None = None
@@ -135,7 +135,7 @@ class ResultRecord(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def test_perplexity(self) -> float | None:
-        """Perplexity of the test split; labels have none."""
+        """Perplexity of the test split; labels have none, and of probes it is mostly chance."""
         return None if self.test_loss is None or self.test_accuracy is not None else perplexity(self.test_loss)
 
 

@@ -20,7 +20,7 @@ from oelm.report.sections import (
     convergence_section,
     cost_section,
     forest_section,
-    heads_section,
+    heads_sections,
     published_section,
     samples_section,
     statistics_section,
@@ -38,13 +38,13 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
     say = wording(lang)
     noise, complaints = noise_of(comparison)
     curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
-    heads = heads_section(comparison, complaints, lang)
+    heads = heads_sections(comparison, complaints, lang)
     comparison = replace(comparison, unreadable=tuple(dict.fromkeys([*comparison.unreadable, *complaints])))
     sections = [
         verdict_section(comparison, say),
         table_section(comparison, noise, say),
         *_optional(comparison, curves, lang),
-        *([heads] if heads else []),
+        *heads,
         *samples_section(comparison, say),
         *published_section(comparison, out, say, lang),
         *evidence_section(comparison, out, say),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from oelm.analysis.statistics import Interval, percent
 from oelm.analysis.tuning import Sensitivity
+from oelm.record.attention import AttentionRecord
 from oelm.report.figures import COLOURS, INK, look
 from oelm.report.wording import Say
 
@@ -130,7 +131,7 @@ def _tuning_curve(axes: Axes, item: Sensitivity, place: int, top: float) -> None
             axes.plot([point.value], [point.mean], "o", markersize=11, markerfacecolor="none", markeredgecolor=colour)
 
 
-def heads(found: Sequence[tuple[str, int, list[list[float]]]], say: Say) -> Figure:
+def heads(found: Sequence[tuple[str, int, Sequence[Sequence[float]]]], say: Say) -> Figure:
     """Draw the entropy of every head by layer: (arm, its place, [layer][head])."""
     figure, axes = _figure(3.3)
     depth = max(len(layers) for _, _, layers in found)
@@ -149,6 +150,39 @@ def heads(found: Sequence[tuple[str, int, list[list[float]]]], say: Say) -> Figu
     axes.legend(ncols=3, frameon=False, handlelength=2.8, loc="lower left", bbox_to_anchor=(-0.02, 1.0),
                 alignment="left", borderaxespad=0.2)  # fmt: skip
     return figure
+
+
+def heads_over_training(ways: Sequence[tuple[str, Sequence[AttentionRecord]]], say: Say) -> Figure:
+    """Draw entropy and distance against the step, a row of two panels per arm: thin lines are heads, thick ones layers.
+
+    All arms share a scale, or a head that never moves would look like one that does.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.9 + 1.35 * len(ways)), layout="constrained")
+    grid = figure.subplots(len(ways), 2, squeeze=False, sharex=True, sharey="col")
+    for axes, key in zip(grid[0], ("heads_axis", "heads_distance"), strict=True):
+        axes.set_title(say(key), fontsize=10, loc="left")
+    for (name, seen), (left, right) in zip(ways, grid, strict=True):
+        for axes, field in ((left, "entropy"), (right, "distance")):
+            _layers(axes, [record.step for record in seen], [getattr(record, field) for record in seen], say)
+        left.set_ylabel(name, rotation="horizontal", ha="right", va="center")
+    for axes in grid[-1]:
+        axes.set_xlabel(say("plot_step"))
+        axes.set_ylim(bottom=0)  # last, for it also stops the shared scale from growing
+    handles, labels = max((row[0].get_legend_handles_labels() for row in grid), key=lambda pair: len(pair[1]))
+    figure.legend(handles, labels, ncols=6, frameon=False, loc="outside upper left")
+    return figure
+
+
+def _layers(axes: Axes, steps: Sequence[int], values: Sequence[Sequence[Sequence[float]]], say: Say) -> None:
+    for layer in range(len(values[0])):
+        colour, style = look(layer)
+        axes.plot(steps, [look_at[layer] for look_at in values], color=colour, linewidth=0.7, alpha=0.45)
+        means = [statistics.fmean(look_at[layer]) for look_at in values]
+        label = say("heads_layer_number", number=layer + 1)
+        axes.plot(steps, means, color=colour, linestyle=style, linewidth=1.8, label=label)
+    _manners(axes)
 
 
 def _figure(height: float) -> tuple[Figure, Axes]:

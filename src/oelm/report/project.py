@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from oelm.analysis.compare import Found
+from oelm.record.attention import ATTENTION
 from oelm.record.keep import LIGHT
 from oelm.record.store import RECORD, STUDY
 from oelm.report.document import Column, Line, Remark, Section, Table
@@ -54,7 +55,7 @@ def files_section(say: Say) -> Section:
     """Tell what the files of a folder of runs are."""
     files = {
         STUDY: "file_study", RECORD: "file_record", "metrics.jsonl": "file_metrics",
-        "timing_stats.json": "file_timing", "attention.json": "file_attention", "samples.txt": "file_samples",
+        "timing_stats.json": "file_timing", ATTENTION: "file_attention", "samples.txt": "file_samples",
         "test_losses.json": "file_losses", "choice.json": "file_choice", "report/": "file_report",
     }  # fmt: skip
     return Section("files", say("heading_files"), remarks=tuple(Remark(name, say(key)) for name, key in files.items()))

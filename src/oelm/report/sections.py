@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from oelm.analysis.ablation import ablations
@@ -15,15 +15,17 @@ from oelm.analysis.rows import Row
 from oelm.analysis.savings import savings
 from oelm.analysis.statistics import percent
 from oelm.analysis.tuning import sensitivities
+from oelm.errors import BadRecord
+from oelm.record.attention import AttentionRecord, read_attention
 from oelm.report.certificates import link, named
 from oelm.report.document import Column, Figure, Fold, Line, Remark, Section, Table
 from oelm.report.figures import Painter, Panel, convergence, curve, drawn
 from oelm.report.numbers import ONE_SEED, shown_figure, shown_setting
-from oelm.report.plots import Bar, Dot, forest, heads, tuning_curves, waterfall
+from oelm.report.plots import Bar, Dot, forest, heads, heads_over_training, tuning_curves, waterfall
 from oelm.report.tables import ablation_table, convergence_table, cost_table, statistics_table, tuning_table
 from oelm.report.wording import Language, Say, wording
 
-SAMPLES, ATTENTION = "samples.txt", "attention.json"
+SAMPLES = "samples.txt"
 SAMPLE_BYTES = 4000
 """How much of a run's samples a report shows."""
 
@@ -141,30 +143,35 @@ def cost_section(comparison: Comparison, say: Say) -> Iterator[Section]:
         yield Section("cost", say("heading_cost"), table=cost_table(comparison, savings(comparison), say))
 
 
-def heads_section(comparison: Comparison, complaints: list[str], lang: Language) -> Section | None:
-    """Draw what the heads of the first seed of each arm look at."""
-    order, found = places(comparison), []
-    for row in comparison.rows:
-        entropy = next((e for item in row.evidence if (e := _entropy(item, complaints))), None)
-        if entropy:
-            found.append((named(row.arm, row.cell), order.index(row.arm), entropy))
+def heads_sections(comparison: Comparison, complaints: list[str], lang: Language) -> list[Section]:
+    """Draw what the heads of the first seed of each arm look at: at the end, and on the way there for each cell."""
+    order, say = places(comparison), wording(lang)
+    found = [
+        (row, seen)
+        for row in comparison.rows
+        if (seen := next(filter(None, (_attention(item, complaints) for item in row.evidence)), []))
+    ]
     if not found:
-        return None
-    say = wording(lang)
-    picture = figure("heads", lambda voice: heads(found, voice), say("heads_caption"), lang)
-    return Section("heads", say("heading_heads"), figure=picture)
+        return []
+    ends = [(named(row.arm, row.cell), order.index(row.arm), seen[-1].entropy) for row, seen in found]
+    picture = figure("heads", lambda voice: heads(ends, voice), say("heads_caption"), lang)
+    sections = [Section("heads", say("heading_heads"), figure=picture)]
+    for number, cell in enumerate(comparison.cells, 1):
+        ways = [(row.arm, seen) for row, seen in found if row.cell == cell and len(seen) > 1]
+        if ways:
+            name = "heads-training" if len(comparison.cells) == 1 else f"heads-training-{number}"
+            title = ": ".join([say("heading_heads_training"), *(value for _, value in cell)])
+            picture = figure(name, partial(heads_over_training, ways), say("heads_training_caption"), lang)
+            sections.append(Section(name, title, figure=picture))
+    return sections
 
 
-def _entropy(item: Evidence, complaints: list[str]) -> list[list[float]] | None:
-    path = item.directory / ATTENTION
-    if not path.is_file():
-        return None
+def _attention(item: Evidence, complaints: list[str]) -> list[AttentionRecord]:
     try:
-        layers = json.loads(path.read_text())["entropy"]
-        return [[float(value) for value in layer] for layer in layers]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        complaints.append(f"{path} does not hold the attention of a run ({error}).")
-        return None
+        return read_attention(item.directory)
+    except BadRecord as error:
+        complaints.append(str(error))
+        return []
 
 
 def samples_section(comparison: Comparison, say: Say) -> Iterator[Section]:

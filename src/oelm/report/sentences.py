@@ -207,6 +207,20 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     ),
     "heads_axis": ("entropy (nats)", "熵（nat）"),
     "heads_layer": ("layer", "层"),
+    "heading_heads_training": ("What the heads look at, over training", "训练过程中注意力头在看什么"),
+    "heads_training_caption": (
+        (
+            "Entropy and mean distance of attention at each look at validation (first seed), on the same few training "
+            "windows: a thick line is the mean of a layer, a thin one a head. Where Q and K are frozen, only what "
+            "flows into them can move these lines."
+        ),
+        (
+            "每次验证时注意力的熵与平均距离（第一个种子），取自同一组训练窗口：粗线为一层的均值，细线为单个头。"
+            "Q、K 冻结时，只有流入它们的内容能改变这些曲线。"
+        ),
+    ),
+    "heads_distance": ("distance (tokens back)", "距离（向前的词元数）"),
+    "heads_layer_number": ("layer {number}", "第 {number} 层"),
     # Published
     "heading_published": ("Beside the published figures", "与论文数字对照"),
     "published_note": (
@@ -344,7 +358,7 @@ FINAL: dict[str, tuple[str, str]] = {
     "file_record": ("a run: spec, result, environment, command", "一次运行：配置、结果、环境、命令"),
     "file_metrics": ("its curve", "训练曲线"),
     "file_timing": ("its step times, in the published study's terms", "单步时间（沿用论文的格式）"),
-    "file_attention": ("what its heads look at", "注意力头的统计"),
+    "file_attention": ("what its heads look at, a line for each look at validation", "注意力头的统计，每次验证一行"),
     "file_samples": ("what it writes", "生成样本"),
     "file_losses": ("its loss on each document of the test split", "测试集每篇文档的损失"),
     "file_choice": ("what tuning chose, and the records it rests on", "调参的选择及其依据"),

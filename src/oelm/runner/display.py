@@ -19,6 +19,7 @@ from rich.text import Text
 from oelm.record.schema import MetricRecord, perplexity
 from oelm.record.store import METRICS
 from oelm.runner.queue import Board, Entry
+from oelm.spec.data import ExamplesSpec
 
 PLAIN_SECONDS = 15.0
 """How often a run's place is told where there is no terminal."""
@@ -112,7 +113,8 @@ def _cells(entry: Entry) -> list[RenderableType]:
 
 
 def _is_labelled(entry: Entry) -> bool:
-    return entry.run.data.kind == "examples"
+    data = entry.run.data
+    return isinstance(data, ExamplesSpec) or data.probe is not None
 
 
 def _accuracy(directory: Path) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,15 +16,29 @@ from oelm.files import write_atomically
 from oelm.models.attention import attention_summary
 from oelm.models.generate import generate
 from oelm.models.gpt import GPT
+from oelm.record.attention import AttentionRecord
 from oelm.record.losses import TestLossesRecord, write_test_losses
 from oelm.record.schema import DataRecord
+from oelm.runner.answers import Answers
 from oelm.runner.documents import DocumentLosses
-from oelm.spec.data import Split
+from oelm.spec.data import ProbeSpec, Split, probe_of
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
 from oelm.train.evaluate import Measured, mean_loss
 
 SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS = 3, 24, 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithAttention(Measured):
+    """A part of validation measured, with what the heads look at just then."""
+
+    entropy: list[list[float]]
+    distance: list[list[float]]
+
+    def attention(self, step: int) -> AttentionRecord:
+        """State it for the record."""
+        return AttentionRecord.model_validate({"step": step, "entropy": self.entropy, "distance": self.distance})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,18 +77,33 @@ class LanguageTask:
         return model
 
     def validate(self, model: nn.Module) -> Measured:
-        """Measure the fixed part of validation that is looked at along the way."""
-        return self.measure(model, "val", self.run.train.eval_tokens)
+        """Measure the fixed part of validation that is looked at along the way, and what heads look at meanwhile."""
+        assert isinstance(model, GPT)  # noqa: S101  (what this task builds)
+        measured = self.measure(model, "val", self.run.train.eval_tokens)
+        ids, _ = self.batches.batch(0, slice(0, 4))
+        summary = attention_summary(model, ids.to(self.device))
+        return WithAttention(measured.loss, measured.accuracy, **asdict(summary))
+
+    @property
+    def probe(self) -> ProbeSpec | None:
+        """The probe that the tokens are, whose answers are counted; None for text."""
+        return None if self.tokens.meta is None else probe_of(self.tokens.meta.corpus)
 
     def measure(self, model: nn.Module, split: Split, limit: int | None = None) -> Measured:
-        """Measure a whole split, or its first tokens; the whole of `test` also by document."""
+        """Measure a whole split, or its first tokens; a probe by its answers, the whole of `test` also by document."""
         batches = evaluation_batches(
             self.tokens.split(split),
             context=self.context,
             limit=limit,
             batch_size=max(1, self.run.train.batch_size // self.run.train.accumulation),
         )
-        if split == "test" and limit is None and isinstance(model, GPT):
+        assert isinstance(model, GPT)  # noqa: S101  (what this task builds)
+        if self.probe:
+            answers = Answers(model, self.probe)
+            loss = mean_loss(answers, batches, self.device, self.run.train.precision)
+            record = answers.record()
+            return ByDocument(loss, record.share, losses=record)
+        if split == "test" and limit is None:
             by_document = DocumentLosses(model)
             loss = mean_loss(by_document, batches, self.device, self.run.train.precision)
             return ByDocument(loss, losses=by_document.record(self.tokens))
@@ -102,13 +130,10 @@ class LanguageTask:
         )
 
     def write_artefacts(self, directory: Path, model: nn.Module, test: Measured | None) -> None:
-        """Write the losses by document, what the heads look at, and continuations of some validation windows."""
+        """Write the losses by document, and continuations of some validation windows."""
         assert isinstance(model, GPT)  # noqa: S101  (what this task builds)
         if isinstance(test, ByDocument):
             write_test_losses(directory, test.losses)
-        ids, _ = self.batches.batch(0, slice(0, 4))
-        summary = attention_summary(model, ids.to(self.device))
-        write_atomically(directory / "attention.json", json.dumps(asdict(summary)) + "\n")
         try:
             samples = self._samples(model, load_tokenizer(self.tokens.directory))
         except OelmError as error:  # token files alone train a model; only a person's reading needs their tokenizer

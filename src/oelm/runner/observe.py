@@ -1,4 +1,4 @@
-"""Who watches a run: the metrics file, the log, a line for people, TensorBoard on request."""
+"""Who watches a run: the files of metrics and attention, the log, a line for people, TensorBoard on request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingCol
 from rich.progress import Progress as Bar
 
 from oelm.files import write_atomically
+from oelm.record.attention import append_attention, forget_attention_after
 from oelm.record.schema import MetricRecord
 from oelm.record.store import METRICS, read_metrics
+from oelm.runner.language import WithAttention
 from oelm.spec.train import TrainSpec
 from oelm.train.evaluate import Measured
 from oelm.train.loop import Progress
@@ -47,6 +49,7 @@ class RunObserver:
         self.console = Console(quiet=quiet or not leads, highlight=False, soft_wrap=True)
         self._bar: Bar | None = None
         self._board: Any = None
+        self._directory = directory if leads else None
         self._printed = 0.0
         self._last = ""
         """What validation last said of labels."""
@@ -113,6 +116,8 @@ class RunObserver:
         loss, accuracy = measured.loss, measured.accuracy
         seconds = progress.train_seconds
         self._note(MetricRecord(kind="val", step=progress.step, loss=loss, seconds=seconds, accuracy=accuracy))
+        if self._directory and isinstance(measured, WithAttention):
+            append_attention(self._directory, measured.attention(progress.step))
         judged = f"PPL: {_perplexity(loss):.2f}" if accuracy is None else f"Accuracy: {accuracy:.2%}"
         self._last = "" if accuracy is None else f"  accuracy {accuracy:.2%}"
         self.said(f"[Step {progress.step}] Validation - Loss: {loss:.4f}, {judged}")
@@ -133,7 +138,8 @@ class RunObserver:
 
 
 def _forget_after(directory: Path, step: int) -> None:
-    """Drop metrics of steps that a resumed run will do again."""
+    """Drop metrics, and what heads looked at, of steps that a resumed run will do again."""
+    forget_attention_after(directory, step)
     kept = [metric for metric in read_metrics(directory) if metric.step <= step]
     lines = "".join(metric.model_dump_json(exclude_none=True) + "\n" for metric in kept)
     write_atomically(directory / METRICS, lines)

@@ -125,7 +125,7 @@ def _carry_out(
         recorder.directory,
         run.train,
         task.units_per_step,
-        is_language=isinstance(task, LanguageTask),
+        is_language=isinstance(task, LanguageTask) and not task.probe,
         resumed_at=resumed_at,
         quiet=quiet,
         leads=here.leads,

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
 
 from oelm.spec.base import NoEffect, Spec
 
 END_OF_TEXT = "<|endoftext|>"
+PROBE_SIZES = {"recall": (2, 32), "copy": (2, 64)}
+"""The generated tasks that ask for one skill of attention, and how small and large they can be."""
+
+
+class ProbeSpec(Spec):
+    """A corpus that is a probe: recall of so many pairs, or copying at such a distance."""
+
+    kind: Literal["recall", "copy"]
+    size: int
+
+    @property
+    def corpus(self) -> str:
+        """Its name as a corpus."""
+        return f"{self.kind}:{self.size}"
+
+
+def probe_of(corpus: str) -> ProbeSpec | None:
+    """Read a corpus' name as a probe's; None for all others. Raise ValueError for a probe that cannot be."""
+    kind, colon, size = corpus.partition(":")
+    if kind not in PROBE_SIZES or not colon:
+        return None
+    least, most = PROBE_SIZES[kind]
+    if not (size.isascii() and size.isdigit() and str(int(size)) == size and least <= int(size) <= most):
+        raise ValueError(f"{corpus!r} is no probe: {kind} takes a number from {least} to {most}, as in {kind}:{least}")
+    return ProbeSpec.model_validate({"kind": kind, "size": int(size)})
 
 
 class DataSpec(Spec):
@@ -32,6 +57,17 @@ class DataSpec(Spec):
     directory: NoEffect[Path | None] = None
     """Where the token files lie; None: the cache."""
     checksum: str | None = None
+
+    @model_validator(mode="after")
+    def _names_a_probe_that_can_be(self) -> Self:
+        if self.probe and self.vocab_size is not None:
+            raise ValueError(f"{self.corpus} has a vocabulary of its own; leave vocab_size={self.vocab_size} out")
+        return self
+
+    @property
+    def probe(self) -> ProbeSpec | None:
+        """The probe that the corpus is, if it is one: what counts there is the share of right answers."""
+        return probe_of(self.corpus)
 
 
 class ExamplesSpec(Spec):

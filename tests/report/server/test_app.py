@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from oelm.record.attention import ATTENTION, AttentionRecord, append_attention
 from oelm.record.store import METRICS, RECORD, read_record, run_directory, write_record
 from oelm.report.page import write_report
 from oelm.report.server import index as index_module
@@ -98,13 +99,14 @@ def test_the_overview_counts_a_studys_runs_by_state(client: TestClient, study: S
 def test_a_run_is_answered_with_all_that_is_known_of_it(client: TestClient, study: Study, write_run: Any) -> None:
     directory = write_run(study.runs()[1], 1.25, samples="Mia took the lamp.")
     write_run(study.runs()[0])
-    (directory / "attention.json").write_text('{"entropy": [[1.0, 2.0]], "distance": "far"}')
+    for step, entropy in ((10, 3.0), (20, 2.0)):
+        append_attention(directory, AttentionRecord(step=step, entropy=((1.0, entropy),), distance=((5.0, 6.0),)))
     answer = ask(client, "/api/run", run=directory.name)
     assert answer["record"]["environment"]["command"] == "oelm run study.py"
     assert answer["spec"]["method.freeze.roles"] == '["q", "k"]'
     assert answer["result"]["test_loss"] == 1.25
     assert answer["samples"] == "Mia took the lamp."
-    assert answer["attention"] == {"entropy": [[1.0, 2.0]]}
+    assert answer["attention"] == {"entropy": [[1.0, 2.0]], "distance": [[5.0, 6.0]]}
     assert len(answer["same_seed"]) == 2
     assert answer["files"] == [name for name in RUN_FILES if (directory / name).exists()]
 
@@ -122,11 +124,11 @@ def test_an_unreadable_run_still_has_a_page_with_its_reason_and_its_log(client: 
     (tmp_path / "runs" / "bad").mkdir()
     (tmp_path / "runs" / "bad" / RECORD).write_text("{")
     (tmp_path / "runs" / "bad" / "stderr.log").write_text("Killed\n")
-    (tmp_path / "runs" / "bad" / "attention.json").write_text("{")
+    (tmp_path / "runs" / "bad" / ATTENTION).write_text("{\n")
     answer = ask(client, "/api/run", run="bad")
     assert answer["record"] is None
     assert "not whole JSON" in answer["row"]["reason"]
-    assert "attention.json is not whole JSON" in answer["problems"][0]
+    assert "does not hold the attention" in answer["problems"][0]
     assert ask(client, "/api/log", run="bad", name="stderr.log")["text"] == "Killed\n"
     assert ask(client, "/api/compare", run="bad")["rows"][0]["status"] == "unreadable"
 

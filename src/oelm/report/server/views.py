@@ -6,19 +6,20 @@ import codecs
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from oelm.analysis.fairness import BOUND_LATER, meaning, shown
 from oelm.errors import BadRecord, UsageError
+from oelm.record.attention import ATTENTION, parsed
 from oelm.record.schema import RunRecord
 from oelm.record.store import METRICS, RECORD
 from oelm.report.server.folder import Folder
 from oelm.report.server.index import Index, Run
 
 LOGS = ("training.log", "stderr.log")
-SAMPLES, ATTENTION, TIMING = "samples.txt", "attention.json", "timing_stats.json"
+SAMPLES, TIMING = "samples.txt", "timing_stats.json"
 RUN_FILES = (RECORD, METRICS, *LOGS, SAMPLES, ATTENTION, TIMING)
 REPORT_FORMATS = (".html", ".md", ".tex", ".csv", ".svg", ".png")
 LOG_BYTES = 1 << 16
@@ -61,7 +62,6 @@ def run_view(index: Index, run: Run) -> dict[str, Any]:
     """Return everything about one run but its curve and its logs."""
     directory = run.seen.directory
     problems: list[str] = []
-    attention = _attention(_plain(index.folder, directory / ATTENTION, problems))
     return {
         "now": time.time(),
         "row": run.row,
@@ -69,7 +69,7 @@ def run_view(index: Index, run: Run) -> dict[str, Any]:
         "record": _told(run.record) if run.record else None,
         "spec": {field: shown(value) for field, value in _fields(run.record).items()} if run.record else {},
         "result": numbers(run.record),
-        "attention": attention,
+        "attention": _attention(index.folder, directory, problems),
         "timing": _plain(index.folder, directory / TIMING, problems),
         "samples": _text(index.folder, directory / SAMPLES, problems),
         "files": [name for name in RUN_FILES if (directory / name).is_file()],
@@ -190,17 +190,11 @@ def _plain(folder: Folder, path: Path, problems: list[str]) -> Any:
         return None
 
 
-def _attention(found: Any) -> dict[str, list[list[float]]] | None:
-    """Take what is [layer][head] of numbers; anything else is not drawn."""
-    if not isinstance(found, dict):
+def _attention(folder: Folder, directory: Path, problems: list[str]) -> dict[str, Any] | None:
+    """Return what heads looked at last, as [layer][head]."""
+    try:
+        seen = parsed(_text(folder, directory / ATTENTION, problems) or "")
+    except BadRecord as error:
+        problems.append(str(error))
         return None
-    kept = {name: found[name] for name in ("entropy", "distance") if _is_grid(found.get(name))}
-    return kept or None
-
-
-def _is_grid(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_is_row(row) for row in value)
-
-
-def _is_row(row: Iterable[Any]) -> bool:
-    return isinstance(row, list) and bool(row) and all(isinstance(cell, int | float) for cell in row)
+    return {"entropy": seen[-1].entropy, "distance": seen[-1].distance} if seen else None
