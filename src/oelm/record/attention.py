@@ -1,7 +1,4 @@
-"""`attention.jsonl`: what the heads of a run look at, a line for each look at validation.
-
-Runs from before there was a line per look have `attention.json` with what stood at their end; it is read as one line.
-"""
+"""`attention.jsonl`: what the heads of a run look at, a line for each look at validation."""
 
 from __future__ import annotations
 
