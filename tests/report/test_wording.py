@@ -51,7 +51,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 def code() -> str:
     room = Path(next(iter(oelm.report.__path__)))
     files = (*room.glob("*.py"), *room.glob("templates/*"))
-    return "".join(path.read_text() for path in files if path.name not in ("wording.py", "sentences.py"))
+    return "".join(path.read_text() for path in files if not path.name.endswith(("wording.py", "sentences.py")))
 
 
 def spoken() -> set[str]:

@@ -76,7 +76,7 @@ def _keep(study: AnyStudy, root: Path, target: Path) -> None:
 
 
 def _final(arguments: Arguments) -> int:
-    from oelm.report.final import write_final
+    from oelm.report.all_studies import write_final
 
     root = arguments.study or arguments.out
     out = root / "report"

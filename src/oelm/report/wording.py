@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from oelm.errors import UnknownName
-from oelm.report.sentences import EVIDENCE, FINAL
+from oelm.report.all_studies_sentences import ALL_STUDIES
+from oelm.report.sentences import EVIDENCE
 
 Language = Literal["en", "zh"]
 Say = Callable[..., str]
@@ -180,7 +181,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "由 oelm {version} 根据 {root} 下的记录生成。",
     ),
     **EVIDENCE,
-    **FINAL,
+    **ALL_STUDIES,
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from oelm.cli import dispatch
 from oelm.errors import UsageError
 from oelm.record.store import write_study
-from oelm.report.final import read_archive, write_final
+from oelm.report.all_studies import read_archive, write_final
 from oelm.study import Study
 
 
