@@ -37,6 +37,7 @@ class Study(Spec):
 
     Without `tuned` its runs are one stage. With it there are two: `tune` tries every arm on the same grid with seeds
     of its own, judged on validation; `confirm` runs each arm at its own best setting with fresh seeds, judged on test.
+    With `tuned` and no `seeds` it is a screen: it ranks its arms by validation and decides nothing.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Study(Spec):
             raise ValueError(f"two arms share a name in {names}")
         if unknown := {self.reference, *(self.family or ())} - set(names):
             raise ValueError(f"reference or family names {sorted(unknown)}, which is none of the arms {names}")
-        for what, values in {"seeds": self.seeds, **self.axes, **self.tuned}.items():
+        for what, values in {"seeds": self.seeds or self.tuning_seeds, **self.axes, **self.tuned}.items():
             if not values:
                 raise ValueError(f"{what} is empty, so the study has no runs; give it at least one value")
         if bool(self.tuned) != bool(self.tuning_seeds):
@@ -78,6 +79,11 @@ class Study(Spec):
         for field, values in {**self.axes, **self.tuned}.items():
             replaced(self.base, field, values[0])  # a field that no run has is refused here, with the nearest name
         return self
+
+    @property
+    def is_screen(self) -> bool:
+        """Whether it tunes and confirms nothing."""
+        return not self.seeds
 
     def cells(self) -> list[Setting]:
         """Return every combination of the axes' values; one empty one where there are none."""

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from oelm.analysis.compare import compare
-from oelm.analysis.savings import Saving, flop_share, savings
-from oelm.record.schema import CostRecord, SecondsRecord
+from oelm.analysis.fairness import Evidence
+from oelm.analysis.savings import Saving, flop_share, qk_trained, savings
+from oelm.record.schema import CostRecord, ParametersRecord, SecondsRecord
+from oelm.spec.method import named_method
 from oelm.study import Study
 
 
@@ -55,3 +57,29 @@ def test_records_that_say_nothing_about_cost_save_nothing_known(study: Study, ma
     (found,) = savings(compare(study, [(Path(str(n)), make_record(run)) for n, run in enumerate(study.runs())]))
     assert (found.optimizer, found.flops, found.time) == (None, None, None)
     assert not found.unexplained
+
+
+@pytest.mark.parametrize(
+    ("method", "frozen", "qk", "repair", "share"),
+    [
+        ("baseline", 0, 200, 0, 1.0),
+        ("oelm-freeze", 200, 200, 0, 0.0),
+        ("oelm+core", 200, 200, 14, 0.07),
+        ("oelm-q-only", 100, 200, 0, 0.5),
+        ("baseline", 0, 25, 0, 0.125),  # thin Q and K
+        ("oelm-partial:-1", 150, 200, 0, 0.25),  # never frozen there
+        ("unfreeze-late:0.7", 200, 200, 0, 1.0),  # frozen as the run begins, trained in the end
+        ("train-then-freeze:0.3", 0, 200, 0, 1.0),
+        ("oelm-every:4", 200, 200, 0, 1.0),
+    ],
+)
+def test_what_is_trained_of_q_and_k_counts_repairs_and_schedules(
+    study: Study, make_record: Any, method: str, frozen: int, qk: int, repair: int, share: float
+) -> None:
+    def run(name: str, **counts: int) -> Evidence:
+        spec = study.runs()[0].model_copy(update={"method": named_method(name)})
+        return Evidence(name, Path(), make_record(spec, parameters=ParametersRecord(**counts)))
+
+    reference = run("baseline", total=1000, trainable=1000, frozen=0, qk=200)
+    own = run(method, total=1000, trainable=1000 - frozen, frozen=frozen, qk=qk, repair=repair)
+    assert qk_trained(own, reference) == pytest.approx(share)

@@ -80,3 +80,21 @@ def test_a_diverged_point_cannot_be_best(make_record: Any) -> None:
     baseline = sensitivities(compare(study, records))[0]
     assert [point.diverged for point in baseline.points] == [0, 2, 0, 0]
     assert baseline.points[1].mean == math.inf
+
+
+def test_a_screen_tunes_confirms_nothing_and_ranks_its_arms(make_record: Any) -> None:
+    study = tuned_study(arms=("baseline", "oelm-freeze", "uniform"), seeds=())
+    penalties = {"baseline": 0.0, "oelm-freeze": 0.2, "uniform": 0.1}
+    assert study.is_screen
+    runs = stage_of(study, {}).runs
+    records = [make_record(run, 2 + penalties[run.arm] + abs(run.train.learning_rate - 1e-3)) for run in runs]
+    comparison = compare(study, [(Path(str(number)), record) for number, record in enumerate(records)])
+    assert comparison.stage.name == "confirm"
+    assert comparison.stage.confirm == []
+    assert [item.arm for item in sensitivities(comparison)] == ["baseline", "uniform", "oelm-freeze"]
+    assert [item.chosen for item in sensitivities(comparison)] == [1e-3, 1e-3, 1e-3]
+
+
+def test_a_study_without_any_seed_is_refused() -> None:
+    with pytest.raises(ValueError, match="seeds is empty"):
+        tuned_study(seeds=(), tuned={}, tuning_seeds=())

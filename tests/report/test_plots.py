@@ -17,8 +17,9 @@ DOTS = [Dot("oelm-freeze", 13.0, 11.0, 15.0, "not met"), Dot("a<b>$x$", 2.0, -1.
 BARS = [Bar("freezing", 0.3, Interval(0.28, 0.32), first=True), Bar("scale", -0.15, None, first=False)]
 CURVES = [
     Sensitivity("baseline", (), "train.learning_rate",
-                (Point(1e-3, (1.4,), 0), Point(2e-3, (1.3, 1.32), 0), Point(4e-3, (), 1)), 2e-3, at_edge=False),
-    Sensitivity("_odd", (), "train.learning_rate", (Point(1e-3, (1.5,), 0),), None, at_edge=False),
+                (Point(1e-3, (1.4,), 0), Point(2e-3, (1.3, 1.32), 0), Point(4e-3, (), 1)), 2e-3,
+                at_edge=False, qk=None),
+    Sensitivity("_odd", (), "train.learning_rate", (Point(1e-3, (1.5,), 0),), None, at_edge=False, qk=None),
 ]  # fmt: skip
 HEADS = [("baseline", 0, [[1.0, 2.0], [3.0, 0.5]]), ("oelm-freeze", 1, [[2.0, 2.0], [2.5, 3.0]])]
 SEEN = [

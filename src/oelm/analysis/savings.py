@@ -12,6 +12,7 @@ from oelm.analysis.published import published_run
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean
 from oelm.record.schema import CostRecord
+from oelm.spec.method import Change, ScheduleSpec
 
 SINGLE_RUN_NOISE = 0.10
 """What one pair of runs on a shared machine easily differs by; a saving from a single pair is doubted beyond it."""
@@ -25,6 +26,8 @@ class Saving:
     cell: Cell
     trained: float | None
     """Of the trained parameters."""
+    qk: float | None
+    """What is trained of Q and K, repairs included, as a share of the reference's Q and K."""
     optimizer: float | None
     """Of the optimiser's bytes."""
     memory: float | None
@@ -52,6 +55,24 @@ def flop_share(cost: CostRecord) -> float:
     return cost.removed_flops / (total + cost.removed_flops)
 
 
+def qk_trained(run: Evidence, reference: Evidence) -> float | None:
+    """Return what a run trains of Q and K, repairs included, as a share of the Q and K of the reference.
+
+    What a schedule unfreezes on the way counts as all of them. None for records of before Q and K were counted.
+    """
+    own, whole = run.record.parameters, reference.record.parameters
+    if not own or not whole or not whole.qk:
+        return None
+    frozen = 0 if _unfreezes_on_the_way(run.spec.method.schedule) else min(own.frozen, own.qk)
+    return (own.qk - frozen + own.repair) / whole.qk
+
+
+def _unfreezes_on_the_way(schedule: ScheduleSpec) -> bool:
+    """Whether training begins with Q and K frozen that it does not leave so. What is unfrozen at step 0 never was."""
+    later = (change for change in schedule.changes if not isinstance(change, Change) or change.at > 0)
+    return schedule.every is not None or any(change.action == "unfreeze" for change in later)
+
+
 def savings(comparison: Comparison) -> list[Saving]:
     """Compare what every arm needs with what the reference needs."""
     return [
@@ -69,6 +90,7 @@ def _saving(row: Row, reference: Row) -> Saving:
         arm=row.arm,
         cell=row.cell,
         trained=1 - trained[0].trainable / trained[1].trainable if trained[0] and trained[1] else None,
+        qk=qk_trained(row.evidence[0], reference.evidence[0]),
         optimizer=1 - own.cost.optimizer_bytes / other.cost.optimizer_bytes if own.cost and other.cost else None,
         memory=statistics.fmean(peaks) if peaks else None,
         memory_interval=interval_of_mean(peaks, CONFIDENCE),

@@ -9,6 +9,7 @@ from typing import Any
 
 from oelm.analysis.compare import Comparison
 from oelm.analysis.fairness import Cell, Evidence, cell_of, shown
+from oelm.analysis.savings import qk_trained
 from oelm.study import at
 
 
@@ -38,21 +39,31 @@ class Sensitivity:
     chosen: Any
     """None while tuning goes on."""
     at_edge: bool
+    qk: float | None
+    """What the arm trains of Q and K, repairs included, as a share of the reference's Q and K."""
+
+    @property
+    def best(self) -> float | None:
+        """The least mean score on the grid; None where every setting diverged."""
+        finite = [point.mean for point in self.points if math.isfinite(point.mean)]
+        return min(finite, default=None)
 
     @property
     def penalty(self) -> float | None:
         """What the worse neighbour of the best value on the grid costs; None where the best has no neighbour."""
-        means = [point.mean for point in self.points]
-        finite = [mean for mean in means if math.isfinite(mean)]
-        if not finite:
+        if self.best is None:
             return None
-        place = means.index(min(finite))
+        means = [point.mean for point in self.points]
+        place = means.index(self.best)
         beside = [means[n] for n in (place - 1, place + 1) if 0 <= n < len(means)]
         return max(beside) - means[place] if beside else None
 
 
 def sensitivities(comparison: Comparison) -> list[Sensitivity]:
-    """Gather the tuning records by arm, place on the axes and value of the first tuned field."""
+    """Gather the tuning records by arm, place on the axes and value of the first tuned field.
+
+    The reference comes first; then the arms as they were declared, or in a screen as they rank.
+    """
     study = comparison.study
     if not study.tuned:
         return []
@@ -60,12 +71,17 @@ def sensitivities(comparison: Comparison) -> list[Sensitivity]:
     cells = list(dict.fromkeys(cell_of(study, item.spec) for item in comparison.tuning))
     found = []
     for cell in cells:
+        here = [item for item in comparison.tuning if cell_of(study, item.spec) == cell]
+        reference = [item for item in here if item.arm == study.reference]
         for arm in sorted((arm.name for arm in study.arms), key=lambda name: name != study.reference):
-            own = [item for item in comparison.tuning if item.arm == arm and cell_of(study, item.spec) == cell]
+            own = [item for item in here if item.arm == arm]
             points = _points(own, field, [name for name in study.tuned if name != field])
             if points:
                 chosen, at_edge = _choice(comparison, arm, cell, field)
-                found.append(Sensitivity(arm, cell, field, points, chosen, at_edge))
+                qk = qk_trained(own[0], reference[0]) if reference else None
+                found.append(Sensitivity(arm, cell, field, points, chosen, at_edge, qk))
+    if study.is_screen:
+        found.sort(key=lambda item: (cells.index(item.cell), item.arm != study.reference, item.best or math.inf))
     return found
 
 

@@ -40,9 +40,10 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
     curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
     heads = heads_sections(comparison, complaints, lang)
     comparison = replace(comparison, unreadable=tuple(dict.fromkeys([*comparison.unreadable, *complaints])))
+    tables = [] if comparison.study.is_screen else [table_section(comparison, noise, say)]
     sections = [
         verdict_section(comparison, say),
-        table_section(comparison, noise, say),
+        *tables,
         *_optional(comparison, curves, lang),
         *heads,
         *samples_section(comparison, say),
@@ -61,14 +62,16 @@ def _optional(comparison: Comparison, curves: dict[tuple[str, Cell], Curves], la
     if floor := floors(comparison, say):
         yield Section("floor", say("heading_floor"), (say("floor_note", floor=", ".join(floor)),))
     yield from ablation_section(comparison, lang)
-    yield convergence_section(comparison, curves, lang)
+    if not comparison.study.is_screen:
+        yield convergence_section(comparison, curves, lang)
     yield from tuning_section(comparison, lang)
     yield from cost_section(comparison, say)
 
 
 def verdict_section(comparison: Comparison, say: Say) -> Section:
     """Answer the question in plain words."""
-    answers = tuple(answer(comparison, row, say) for row in comparison.rows if row.verdict)
+    judged = () if comparison.study.is_screen else comparison.rows
+    answers = tuple(answer(comparison, row, say) for row in judged if row.verdict)
     return Section("verdict", say("heading_verdict"), tuple(_lead(comparison, say)), answers=answers)
 
 
@@ -86,6 +89,9 @@ def _lead(comparison: Comparison, say: Say) -> Iterator[str]:
     if comparison.stage.name == "tune":
         ended = len(comparison.stage.tune) - sum(gap.state != "diverged" for gap in comparison.gaps)
         yield say("stage_tune", ended=ended, whole=len(comparison.stage.tune))
+        return
+    if study.is_screen:
+        yield say("stage_screen", fields=", ".join(study.tuned), seeds=len(study.tuning_seeds))
         return
     if study.tuned:
         yield say("stage_confirm", fields=", ".join(study.tuned))

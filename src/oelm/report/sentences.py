@@ -36,6 +36,13 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         "Tuning is not finished: {ended} of {whole} tuning runs have ended, and nothing is confirmed yet.",
         "调参尚未完成：共 {whole} 次调参运行，已结束 {ended} 次，尚无确认结果。",
     ),
+    "stage_screen": (
+        (
+            "A screen: every candidate on the same grid ({fields}), on the validation split, with {seeds} seed(s). It "
+            "tells what to look at next and decides nothing."
+        ),
+        "筛选：各候选在同一网格（{fields}）上、以 {seeds} 个种子在验证集上比较；只提示下一步看什么，不作判定。",
+    ),
     "stage_confirm": (
         "Every arm was tuned on the same grid ({fields}) with seeds of its own; the figures are of fresh seeds.",
         "每个组都在同一网格（{fields}）上用单独的种子调参；下列数字来自全新的种子。",
@@ -159,12 +166,17 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "heading_tuning": ("How they were tuned", "调参过程"),
     "chosen": ("chosen", "选定"),
     "penalty": ("cost of the next value", "取邻值的代价"),
+    "qk_trained": ("of Q/K trained", "Q/K 训练占比"),
     "tuning_note": (
         (
             "Scores of validation at each value of {field}, means over the tuning seeds; less is better, ∞ diverged. "
-            "The cost of the next value is what the worse neighbour on the grid loses."
+            "The cost of the next value is what the worse neighbour on the grid loses. The difference is that of each "
+            "arm at its best to the reference at its best."
         ),
-        "{field} 各取值的验证得分（调参种子的均值）；越小越好，∞ 表示发散。取邻值的代价指网格上较差一侧邻值的损失。",
+        (
+            "{field} 各取值的验证得分（调参种子的均值）；越小越好，∞ 表示发散。取邻值的代价指网格上较差一侧邻值的损失。"
+            "差异为各组最佳取值相对参照最佳取值。"
+        ),
     ),
     "edge_note": (
         "* chosen at the end of the grid although it has grown as far as it may: the true optimum may lie beyond.",
@@ -183,11 +195,13 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "time_saved": ("time saved", "节省时间"),
     "cost_note": (
         (
-            "What it can save at most is the share of a training step's FLOPs that the method removes. Time saved is "
-            "of the training seconds per step, paired by seed, as the runs had them: no benchmark, others may have "
-            "shared the machine. `oelm bench methods` measures it fairly."
+            "Of Q/K trained: what is trained of Q and K at any time, repairs included, as a share of the reference's Q "
+            "and K. What it can save at most is the share of a training step's FLOPs that the method removes. Time "
+            "saved is of the training seconds per step, paired by seed, as the runs had them: no benchmark, others may "
+            "have shared the machine. `oelm bench methods` measures it fairly."
         ),
         (
+            "Q/K 训练占比：训练过的 Q、K 参数（含修补参数）占参照 Q、K 参数之比。"
             "最多可省指方法从一个训练步中去掉的计算量占比。节省时间为每步训练秒数按种子配对所得，为运行时的实测"
             "值，机器可能被共用，不是基准测试；公平的测量请用 `oelm bench methods`。"
         ),

@@ -193,7 +193,10 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], say: Say)
         *(Column("score", shown_setting(value)) for value in values),
         Column("chosen", say("chosen")),
         Column("penalty", say("penalty")),
+        Column("difference", say("difference", reference=comparison.study.reference)),
+        Column("qk", say("qk_trained")),
     )
+    references = {item.cell: item.best for item in found if item.arm == comparison.study.reference}
     lines = []
     for item in found:
         means = {point.value: "∞" if point.diverged else f"{point.mean:.4f}" for point in item.points}
@@ -206,11 +209,22 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], say: Say)
                 *(means.get(value, say("none")) for value in values),
                 chosen + ("*" if item.at_edge else ""),
                 say("none") if penalty is None else ("∞" if penalty == float("inf") else f"{penalty:+.4f}"),
+                _at_best(item, references.get(item.cell), comparison, say),
+                shown_share(item.qk, say),
             ))
         )  # fmt: skip
     notes = [say("tuning_note", field=found[0].field if found else "")]
     notes += [say("edge_note")] if any(item.at_edge for item in found) else []
     return Table("tuning", columns, tuple(lines), tuple(notes))
+
+
+def _at_best(item: Sensitivity, reference: float | None, comparison: Comparison, say: Say) -> str:
+    """Format how far an arm's best setting is from the reference's, both as validation saw them."""
+    if item.best is None or reference is None or item.arm == comparison.study.reference:
+        return say("none")
+    measure = comparison.measure
+    difference = item.best - reference
+    return shown_difference(difference if measure.name == "perplexity" else 100 * difference, measure, say)
 
 
 def cost_table(comparison: Comparison, found: Sequence[Saving], say: Say) -> Table:
@@ -221,6 +235,7 @@ def cost_table(comparison: Comparison, found: Sequence[Saving], say: Say) -> Tab
         Column("arm", say("arm")),
         Column("trained", say("trained")),
         Column("frozen", say("frozen")),
+        Column("qk", say("qk_trained")),
         Column("optimizer", say("optimizer_bytes")),
         Column("memory", say("peak_memory")),
         Column("speed", say("speed")),
@@ -242,6 +257,7 @@ def _cost_cells(row: Row, saving: Saving | None, say: Say) -> Iterable[str]:
     yield row.arm
     yield f"{row.parameters.trainable:,}" if row.parameters else none
     yield f"{row.parameters.frozen:,}" if row.parameters else none
+    yield shown_share(saving.qk, say) if saving else none
     yield shown_bytes(record.cost.optimizer_bytes if record.cost else None, say)
     yield shown_bytes(record.result.peak_memory_bytes if record.result else None, say)
     yield f"{row.tokens_per_second:,.0f}" if row.tokens_per_second else none

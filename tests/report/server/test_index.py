@@ -43,6 +43,17 @@ def test_a_complete_run_has_the_numbers_of_its_record(index: Index, study: Study
     assert row["study"] == ""
 
 
+def test_a_classifier_is_judged_by_its_accuracy_and_has_no_perplexity(
+    index: Index, study: Study, write_run: Any, make_record: Any
+) -> None:
+    run = study.runs()[0]
+    result = make_record(run).result.model_copy(update={"val_accuracy": 0.875, "test_accuracy": 0.85})
+    directory = write_run(run, result=result)
+    row = rows(index)[directory.name]
+    assert (row["accuracy"], row["test_accuracy"]) == (0.875, 0.85)
+    assert (row["perplexity"], row["test_perplexity"]) == (None, None)
+
+
 def test_a_running_run_has_the_newest_numbers_of_its_curve(index: Index, study: Study, write_run: Any) -> None:
     directory = write_run(study.runs()[0], status="running", result=None, step=0, finished=None)
     metric = MetricRecord(kind="train", step=77, loss=2.5, seconds=9, tokens_per_second=321.0)

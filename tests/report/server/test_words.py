@@ -11,7 +11,7 @@ from oelm.record.schema import Status
 from oelm.report.server.words import WORDS
 
 ROOM = Path(next(iter(oelm.report.server.__path__)))
-UNTRANSLATED = {"none", "progress", "language"}  # signs; the name of the other language
+UNTRANSLATED = {"none", "progress", "percent", "language"}  # signs; the name of the other language
 
 
 def gaps(sentence: str) -> set[str]:

@@ -269,6 +269,7 @@ def _metrics(lines: Iterator[bytes]) -> Iterator[MetricRecord]:
 def _row(record: RunRecord, newest: dict[str, MetricRecord]) -> dict[str, Any]:
     spec, result, train, val = record.spec, record.result, newest.get("train"), newest.get("val")
     loss = result.val_loss if result else val.loss if val else None
+    accuracy = result.val_accuracy if result else val.accuracy if val else None
     return {
         "arm": spec.arm,
         "label": spec.label,
@@ -279,8 +280,10 @@ def _row(record: RunRecord, newest: dict[str, MetricRecord]) -> dict[str, Any]:
         "steps": spec.train.steps,
         "loss": loss,
         "train_loss": train.loss if train else None,
-        "perplexity": None if loss is None else perplexity(loss),
-        "test_perplexity": result.test_perplexity if result else None,
+        "perplexity": None if loss is None or accuracy is not None else perplexity(loss),
+        "test_perplexity": result.test_perplexity if result and accuracy is None else None,
+        "accuracy": accuracy,
+        "test_accuracy": result.test_accuracy if result else None,
         "tokens_per_second": result.tokens_per_second if result else train.tokens_per_second if train else None,
         "started": record.started,
         "dirty": record.environment.dirty,

@@ -62,6 +62,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "loss": ("validation loss", "验证损失"),
     "perplexity": ("perplexity", "困惑度"),
     "test_perplexity": ("test perplexity", "测试困惑度"),
+    "accuracy": ("accuracy", "准确率"),
+    "percent": ("{value} %", "{value}%"),
     "tokens_per_second": ("tokens/s", "词元/秒"),
     "age": ("last written", "上次写入"),
     "ago": ("{time} ago", "{time}前"),

@@ -1,6 +1,6 @@
 // Some runs side by side: their curves in one picture, their numbers, and where their specs differ.
 import { Chart, swatch } from "./chart.js";
-import { address, again, ask, badge, byId, el, fullName, number, perplexity, query, replace, say, stateOf, whole } from "./page.js";
+import { address, again, ask, badge, byId, el, fullName, judged, number, perplexity, query, replace, say, stateOf, whole } from "./page.js";
 
 const ids = [...new Set(query.getAll("run"))];
 const cursors = new Map(ids.map((id) => [id, ""]));
@@ -13,7 +13,7 @@ const without = (id) => address("/compare", ids.filter((other) => other !== id).
 
 function finals({ rows, results, now }) {
   const own = { status: (row) => badge(stateOf(row, now)), step: (row) => (row.steps === undefined ? say("none") : `${whole(row.step)}/${whole(row.steps)}`),
-    loss: (row) => number(row.loss), perplexity: (row) => perplexity(row.perplexity), test_perplexity: (row) => perplexity(row.test_perplexity), tokens_per_second: (row) => whole(row.tokens_per_second) };
+    loss: (row) => number(row.loss), perplexity: (row) => judged(row), test_perplexity: (row) => judged(row, "test_"), tokens_per_second: (row) => whole(row.tokens_per_second) };
   const others = [...new Set(results.flatMap((result) => Object.keys(result)))].filter((name) => !(name in own) && name !== "val_loss");
   const shownAs = (name, value) => (name.includes("perplexity") ? perplexity(value) : name.endsWith("_bytes") ? `${number(value / 2 ** 20, 1)} MiB` : number(value));
   const head = el("tr", {}, el("th", { scope: "col" }, say("run")), Object.keys(own).map((key) => el("th", { scope: "col", class: key === "status" ? null : "number" }, say(key))),

@@ -1,5 +1,5 @@
 // The overview: studies with their progress, and every run in one table.
-import { address, again, ask, badge, byId, el, elapsed, fileAddress, fullName, listProblems, nameOf, number, perplexity,
+import { address, again, ask, badge, byId, el, elapsed, fileAddress, fullName, judged, judgedBy, listProblems, nameOf, number,
   query, replace, say, stateOf, whole } from "./page.js";
 
 const MOST = 40;
@@ -24,8 +24,8 @@ const COLUMNS = [
   { key: "status", by: (row) => stateOf(row, now()), cell: (row) => badge(stateOf(row, now())), first: "up" },
   { key: "step", by: (row) => value(row.step), cell: stepCell, numeric: true },
   { key: "loss", by: (row) => value(row.loss), cell: (row) => number(row.loss), numeric: true, first: "up" },
-  { key: "perplexity", by: (row) => value(row.perplexity), cell: (row) => perplexity(row.perplexity), numeric: true, first: "up" },
-  { key: "test_perplexity", by: (row) => value(row.test_perplexity), cell: testCell, numeric: true, first: "up" },
+  { key: "perplexity", by: (row) => value(judgedBy(row)), cell: (row) => judged(row), numeric: true, first: "up" },
+  { key: "test_perplexity", by: (row) => value(judgedBy(row, "test_")), cell: testCell, numeric: true, first: "up" },
   { key: "tokens_per_second", by: (row) => value(row.tokens_per_second), cell: (row) => whole(row.tokens_per_second), numeric: true },
   { key: "age", by: (row) => row.written, cell: (row) => (row.written ? elapsed(now() - row.written) : say("none")), numeric: true },
 ];
@@ -42,8 +42,8 @@ function stepCell(row) {
 }
 
 function testCell(row) {
-  const text = perplexity(row.test_perplexity);
-  return row.dirty && row.test_perplexity !== null ? [text, el("abbr", { title: say("dirty") }, "‡")] : text;
+  const text = judged(row, "test_");
+  return row.dirty && value(judgedBy(row, "test_")) !== null ? [text, el("abbr", { title: say("dirty") }, "‡")] : text;
 }
 
 // ---- filter and order

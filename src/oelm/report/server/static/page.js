@@ -55,6 +55,18 @@ export function number(value, digits = 4) {
 }
 
 export const perplexity = (value) => number(value, Number(value) >= 1000 ? 0 : Number(value) >= 100 ? 1 : 3);
+
+// What a run is judged by: the perplexity of a language model, the accuracy of a classifier; `of` is "" or "test_".
+export const judged = (row, of = "") => {
+  const accuracy = row[`${of}accuracy`];
+  if (accuracy === null || accuracy === undefined) return perplexity(row[`${of}perplexity`]);
+  return el("span", { title: say("accuracy") }, say("percent", { value: number(100 * accuracy, 1) }));
+};
+// The same as a number that is less where a run is better, to sort by.
+export const judgedBy = (row, of = "") => {
+  const accuracy = row[`${of}accuracy`];
+  return accuracy === null || accuracy === undefined ? row[`${of}perplexity`] : 1 - accuracy;
+};
 export const whole = (value) => (value === null || value === undefined ? say("none") : number(Math.round(Number(value))));
 
 export function duration(seconds) {

@@ -50,7 +50,8 @@ function why({ row, record }) {
 
 const TITLES = ["perplexity", "test_perplexity", "tokens_per_second"];
 function numbers({ row, result }) {
-  const found = { loss: row.loss, perplexity: row.perplexity, test_perplexity: row.test_perplexity, tokens_per_second: row.tokens_per_second, ...result };
+  // The perplexity of labels says nothing, so a classifier's is null in its row, whatever its result has.
+  const found = { loss: row.loss, tokens_per_second: row.tokens_per_second, ...result, perplexity: row.perplexity, test_perplexity: row.test_perplexity };
   const shown = Object.entries(found).filter(([name, value]) => value !== null && value !== undefined && name !== "val_loss");
   byId("numbers-section").hidden = shown.length === 0;
   replace(byId("numbers"), shown.map(([name, value]) => el("div", {},
