@@ -1,7 +1,7 @@
 """What does freezing Q and K cost, and what does orthogonality add, when every arm is tuned? The study that was due.
 
     oelm plan studies/fair.py --scale core-speeches     what it takes
-    oelm run  studies/fair.py --scale core-speeches     4 core-hours: 42 runs of 5 to 6 minutes, one thread each
+    oelm run  studies/fair.py --scale core-speeches     4 core-hours: 48 runs of 5 minutes, one thread each
     oelm run  studies/fair.py                           the same question at the published size, on GPUs
 
 Every arm is tuned on one grid of learning rates (validation split, a seed of its own) and confirmed by fresh seeds on
@@ -18,8 +18,17 @@ from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec
 from oelm.spec.model import named_size
 
 QUESTION = "What does freezing Q and K cost a GPT when every arm is tuned, and what does orthogonality add?"
-CORE = ("baseline", "oelm-freeze", "oelm-random", "oelm-random-matched", "oelm-global", "oelm-slice", "uniform")
-CONTROLS = ("orthogonal-trained", "oelm-shift", "baseline-shift")
+CORE = (
+    "baseline",
+    "oelm-freeze",
+    "oelm-random",
+    "oelm-random-matched",
+    "oelm-global",
+    "oelm-slice",
+    "orthogonal-trained",
+    "uniform",
+)
+CONTROLS = ("oelm-shift", "baseline-shift")
 
 
 def thin(model_dim: int, num_heads: int) -> tuple[Arm, ...]:

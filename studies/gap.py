@@ -55,6 +55,7 @@ FROZEN = (
     "oelm-correlated",
     "oelm+gain=2",
 )
+RATES = ("oelm+layer-rates=0.7",)
 PARTLY = (
     "oelm-q-only",
     "oelm-partial:-1",
@@ -63,7 +64,6 @@ PARTLY = (
     "unfreeze-late:0.7",
     "train-then-freeze:0.3",
     "oelm-every:4",
-    "oelm+layer-rates=0.7",
 )
 FINAL = (
     "baseline",
@@ -73,7 +73,7 @@ FINAL = (
     small_heads("oelm+core+diagonal+mix"),
     small_heads("baseline"),
     small_heads("baseline+core+diagonal+mix"),
-    thin(8),
+    thin(16),
 )
 
 
@@ -113,14 +113,14 @@ study = Study(
         "baseline+core+diagonal+mix",
         "oelm-q-only",
         "oelm-partial:-1",
-        Arm(name="thin-8", method=MethodSpec(), model={"qk_head_size": 8}),
+        Arm(name="thin-16", method=MethodSpec(), model={"qk_head_size": 4}),
     ),
     tuned={"train.learning_rate": (3e-4, 6e-4, 1.2e-3)},
     tuning_seeds=(100,),
     seeds=(0, 1, 2),
 )
 scales = {
-    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *PARTLY), ()),
+    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *RATES, *PARTLY), ()),
     "speeches": small("gap-speeches", SPEECHES, FINAL, (0, 1, 2)),
     "imdb": small("gap-imdb", REVIEWS, FINAL, (0, 1, 2)),
     "medium-512": study,
