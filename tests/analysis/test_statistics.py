@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oelm.analysis.statistics import (
@@ -18,7 +18,6 @@ from oelm.analysis.statistics import (
     paired_difference,
     percent,
     pooled_intervals,
-    seeds_to_decide,
 )
 
 SIMULATIONS = 2000
@@ -93,6 +92,7 @@ def test_what_is_not_a_number_is_refused(values: list[float]) -> None:
 
 @given(some)
 def test_the_mean_lies_inside_and_the_bounds_inside_the_interval(values: list[float]) -> None:
+    assume(len(set(values)) > 1)
     found = paired_difference(values)
     assert found.interval is not None
     assert found.bounds is not None
@@ -123,8 +123,11 @@ def test_a_wider_margin_never_turns_met_into_not_met(values: list[float], margin
     assert order.index(wide) >= order.index(narrow)
 
 
-def test_seeds_that_agree_exactly_have_an_interval_of_no_width() -> None:
-    assert paired_difference([0.25, 0.25]).interval == Interval(0.25, 0.25)
+def test_seeds_that_agree_exactly_have_no_spread_and_decide_nothing() -> None:
+    found = paired_difference([0.0, 0.0, 0.0])
+    assert (found.interval, found.p_none, found.p_margin) == (None, None, None)
+    assert found.verdict == "undecided"
+    assert found.more_seeds() is None
 
 
 def test_bounds_that_touch_the_margin_decide_nothing() -> None:
@@ -146,26 +149,36 @@ def test_the_number_of_seeds_to_add_is_about_what_decides() -> None:
     undecided = [0.02, 0.06, 0.04]
     found = paired_difference(undecided)
     assert found.verdict == "undecided"
-    assert found.more_seeds is not None
-    again = (undecided * 40)[: 3 + found.more_seeds + 1]
+    more = found.more_seeds()
+    assert more is not None
+    again = (undecided * 40)[: 3 + more + 1]
     assert paired_difference(again).verdict != "undecided"
-    assert paired_difference([0.01, 0.012, 0.009]).more_seeds is None
+
+
+def test_one_of_several_arms_needs_more_seeds_than_one_alone() -> None:
+    found = paired_difference([0.02, 0.055, 0.03])
+    alone, among = found.more_seeds(), found.more_seeds(1 - 0.05 / 6)
+    assert alone is not None
+    assert among is not None
+    assert (alone, among) == (4, 11)
 
 
 def test_a_mean_on_the_margin_is_beyond_any_number_of_seeds() -> None:
-    assert seeds_to_decide([MARGIN - 0.1, MARGIN + 0.1], MARGIN) is None
-    assert seeds_to_decide([0.1], MARGIN) is None
+    assert paired_difference([MARGIN - 0.1, MARGIN + 0.1]).more_seeds() is None
+    assert paired_difference([0.1]).more_seeds() is None
 
 
 def test_holm_is_as_its_book_has_it() -> None:
-    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    found = holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    assert {name: item.p for name, item in found.items()} == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert {name: item.times for name, item in found.items()} == {"a": 3, "c": 2, "b": 1}
     assert holm({}) == {}
-    assert holm({"only": 0.04}) == {"only": 0.04}
+    assert holm({"only": 0.04})["only"].p == 0.04
 
 
 @given(st.dictionaries(st.text(min_size=1), st.floats(0, 1), max_size=8))
 def test_holm_never_lowers_a_probability_and_keeps_their_order(values: dict[str, float]) -> None:
-    adjusted = holm(values)
+    adjusted = {name: item.p for name, item in holm(values).items()}
     assert all(values[name] <= adjusted[name] <= 1 for name in values)
     ordered = sorted(values, key=values.__getitem__)
     assert all(adjusted[one] <= adjusted[other] for one, other in pairwise(ordered))

@@ -43,7 +43,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "table_note_": get_args(MeasureName),
     "forest_axis_": get_args(MeasureName),
     "kind_": ("text", "examples"),
-    "distance": ("", "_one_seed", "_accuracy", "_accuracy_one_seed"),
+    "distance": ("", "_one_seed", "_no_spread", "_accuracy", "_accuracy_one_seed", "_accuracy_no_spread"),
 }
 """Sentences whose keys are put together: how they begin, and the values that they end with."""
 

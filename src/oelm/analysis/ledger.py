@@ -2,7 +2,8 @@
 
 Rules look at what arms and data are, never at what studies are called. Each finding judges one comparison; a claim is
 supported or contradicted if all findings that decide anything agree, *undecided* if they do not or decide nothing,
-*not yet tested* if there is no finding at all.
+*not yet tested* if there is no finding at all. About quality only a comparison decides in which every arm was tuned,
+and in which attention mattered: the baseline beats uniform attention by a tenth, or guessing.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Literal
 from oelm.analysis.ablation import ablations, is_frozen
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import convergence_of, validation_curves
-from oelm.analysis.fairness import Evidence
+from oelm.analysis.fairness import Cell, Evidence
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import Saving, savings
 from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean, percent
 from oelm.spec.data import DataSpec
-from oelm.spec.method import InitSpec, MethodSpec
+from oelm.spec.method import InitSpec
 from oelm.spec.model import ForeignSpec, GPTSpec
 
 LedgerVerdict = Literal["supported", "contradicted", "undecided", "not yet tested"]
@@ -31,6 +32,14 @@ Claim = Literal[
     "classification-tolerates-freezing", "57-percent-faster-on-bert", "no-gain-on-gpt",
     "converges-in-fewer-epochs", "less-memory",
 ]  # fmt: skip
+
+
+LEAST_USE = 10.0
+"""Percent by which uniform attention must be behind, or a regime says nothing about attention."""
+LEAST_GROWTH = 5
+"""How many times as large the larger corpus must be."""
+LEAST_GAIN = 0.05
+"""Of the time: below it nobody would call it a gain."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,9 @@ def _is_probe(comparison: Comparison) -> bool:
     return isinstance(data, DataSpec) and data.probe is not None
 
 
-def _entry(claim: Claim, findings: list[Finding]) -> Entry:
+def _entry(claim: Claim, found: list[Finding]) -> Entry:
+    """Sum up. Studies that share their runs are one finding, not several."""
+    findings = list({(item.what, _runs(item)): item for item in found}.values())
     decided = {finding.verdict for finding in findings} & {"supported", "contradicted"}
     verdict: LedgerVerdict = "undecided" if findings else "not yet tested"
     if len(decided) == 1:
@@ -75,19 +86,38 @@ def _entry(claim: Claim, findings: list[Finding]) -> Entry:
     return Entry(claim, verdict, tuple(findings))
 
 
-def frozen_rows(comparison: Comparison) -> Iterator[Row]:
-    """Yield the rows of arms that are frozen and head-wise orthogonal in all layers, and nothing else.
+def _runs(finding: Finding) -> frozenset[str]:
+    return frozenset(item.record.fingerprint for item in finding.evidence)
 
-    Drawn afresh or made from the current weights, as the published BERT was: both are the published method.
+
+def frozen_rows(comparison: Comparison) -> Iterator[Row]:
+    """Yield the rows of the published method: frozen and head-wise orthogonal in all layers, and nothing else.
+
+    From scratch that is a fresh draw, in a pretrained model what its current weights are made into: a fresh draw there
+    would throw away what Q and K have learned, which no published run did.
     """
+    model = comparison.study.base.model
+    source = "current" if isinstance(model, ForeignSpec) and model.pretrained else "fresh"
+    published = InitSpec(shape="orthogonal", source=source)
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     for row in comparison.rows:
-        if row.arm in methods and _is_frozen_orthogonal(methods[row.arm]) and row.difference:
+        method = methods.get(row.arm)
+        if method and is_frozen(method) and method.init == published and row.difference:
             yield row
 
 
-def _is_frozen_orthogonal(method: MethodSpec) -> bool:
-    return is_frozen(method) and method.init == InitSpec(shape="orthogonal", source=method.init.source)
+def _can_decide(comparison: Comparison, row: Row) -> bool:
+    """Whether a comparison says anything about quality: every arm tuned, and attention mattered."""
+    if not comparison.study.tuned or row.at_chance:
+        return False
+    return not is_language(comparison) or _uses_attention(comparison, row.cell)
+
+
+def _uses_attention(comparison: Comparison, cell: Cell) -> bool:
+    """Whether the reference beats uniform attention by a tenth; not known where no arm has it."""
+    uniform = {arm.name for arm in comparison.study.arms if arm.method.init.shape == "absent"}
+    rows = [row for row in comparison.rows if row.arm in uniform and row.cell == cell and row.difference]
+    return any(row.difference is not None and percent(row.difference.mean) >= LEAST_USE for row in rows)
 
 
 def is_language(comparison: Comparison) -> bool:
@@ -103,9 +133,11 @@ def _orthogonal_beats_random(comparisons: Sequence[Comparison]) -> Iterator[Find
                 if step.difference and step.name in ("orthogonality", "scale-and-orthogonality"):
                     interval = step.difference.interval
                     verdict = _side(interval, below="supported", above="contradicted")
+                    rows = [comparison.row(name, item.cell) for name in (step.start, step.end)]
                     if verdict == "supported" and step.name != "orthogonality":
                         verdict = "undecided"
-                    rows = [comparison.row(name, item.cell) for name in (step.start, step.end)]
+                    if not _can_decide(comparison, rows[-1]):
+                        verdict = "undecided"
                     yield _finding(
                         comparison, f"{step.start} → {step.end}", verdict, step.difference.mean, interval, rows
                     )
@@ -116,7 +148,7 @@ def _freezing_costs(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         for row in frozen_rows(comparison):
             interval = row.difference.interval if row.difference else None
             verdict: LedgerVerdict = "undecided"
-            if interval:
+            if interval and _can_decide(comparison, row):
                 low, high = percent(interval.low), percent(interval.high)
                 inside, outside = low >= 10 and high <= 15, high < 10 or low > 15
                 verdict = "supported" if inside else "contradicted" if outside else "undecided"
@@ -124,23 +156,22 @@ def _freezing_costs(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def _grows_with_corpus(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Compare the smallest with the largest corpus, within one model."""
-    by_model: dict[str, list[tuple[int, Comparison, Row]]] = {}
+    """Compare the smallest with the largest part of one text, within one model trained as long."""
+    series: dict[tuple[object, ...], list[tuple[int, Comparison, Row]]] = {}
     for comparison in filter(is_language, comparisons):
         for row in frozen_rows(comparison):
-            data, model = row.evidence[0].record.data, comparison.study.base.model
+            spec, data = row.evidence[0].spec, row.evidence[0].record.data
             if data:
-                by_model.setdefault(model.model_dump_json(exclude={"vocab_size"}), []).append(
-                    (data.tokens.get("train", 0), comparison, row)
-                )
-    for members in by_model.values():
+                alike = (spec.model.model_dump_json(), spec.data.corpus, data.vocab_size, spec.train.steps)
+                series.setdefault(alike, []).append((data.tokens.get("train", 0), comparison, row))
+    for members in series.values():
         ordered = sorted(members, key=lambda item: item[0])
         (small, here, first), (large, there, last) = ordered[0], ordered[-1]
-        if small == large or not first.difference or not last.difference:
+        if large < LEAST_GROWTH * small or not first.difference or not last.difference:
             continue
         one, other = first.difference.interval, last.difference.interval
         verdict: LedgerVerdict = "undecided"
-        if one and other:
+        if one and other and _can_decide(here, first) and _can_decide(there, last):
             verdict = "supported" if other.low > one.high else "contradicted" if other.high < one.low else verdict
         yield _of_row(here, first, verdict)
         yield _of_row(there, last, verdict)
@@ -153,7 +184,9 @@ def _classification_tolerates(comparisons: Sequence[Comparison]) -> Iterator[Fin
         for row in frozen_rows(comparison):
             verdict: LedgerVerdict = "undecided"
             labelled = comparison.measure.name == "accuracy"
-            if labelled and row.verdict == "met" and isinstance(model, ForeignSpec) and not model.pretrained:
+            if not _can_decide(comparison, row):
+                pass
+            elif labelled and row.verdict == "met" and isinstance(model, ForeignSpec) and not model.pretrained:
                 verdict = "supported"
             elif row.verdict == ("not met" if labelled else "met"):
                 verdict = "contradicted"
@@ -162,7 +195,7 @@ def _classification_tolerates(comparisons: Sequence[Comparison]) -> Iterator[Fin
 
 def _faster(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for comparison in comparisons:
-        if isinstance(comparison.study.base.model, ForeignSpec):
+        if isinstance(comparison.study.base.model, ForeignSpec) and not comparison.mixed:
             for saving, row in _savings(comparison):
                 if saving.time is not None:
                     verdict = _side(_shifted(saving.time_interval, 0.5), below="contradicted", above="supported")
@@ -172,19 +205,35 @@ def _faster(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 def _no_gain(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     for comparison in filter(is_language, comparisons):
         for saving, row in _savings(comparison):
-            if saving.time is not None:
-                verdict = _side(_shifted(saving.time_interval, 0.05), below="supported", above="contradicted")
-                yield _of_saving(comparison, row, saving.time, saving.time_interval, verdict)
+            if saving.time is not None and not comparison.mixed:
+                interval = saving.time_interval
+                verdict = _side(interval, below="supported", above="contradicted")
+                if verdict == "undecided" and interval and interval.high < LEAST_GAIN:
+                    verdict = "supported"
+                yield _of_saving(comparison, row, saving.time, interval, verdict)
 
 
 def _less_memory(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Ask of the peak of memory, as measured; the published 4.7 % is of checkpoint files."""
+    """Ask of the peak of memory, as measured; the published 4.7 % is of checkpoint files.
+
+    A model so small that the program itself is most of the peak cannot save that much, whatever is frozen.
+    """
     for comparison in filter(is_language, comparisons):
         for saving, row in _savings(comparison):
             if saving.memory is not None:
                 interval = saving.memory_interval
                 verdict = _side(_shifted(interval, 0.04), below="contradicted", above="supported")
+                if not _fills_memory(comparison.reference(row.cell)):
+                    verdict = "undecided"
                 yield _of_saving(comparison, row, saving.memory, interval, verdict)
+
+
+def _fills_memory(row: Row) -> bool:
+    """Whether weights, gradients and moments are at least half of what a run held at its peak."""
+    record = row.evidence[0].record
+    if not record.cost or not record.result:
+        return False
+    return 2 * record.cost.weight_bytes + record.cost.optimizer_bytes >= record.result.peak_memory_bytes / 2
 
 
 def _converges(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -204,7 +253,7 @@ def _converges(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 continue
             shares, interval = item.step_shares, interval_of_mean(item.step_shares, CONFIDENCE)
             verdict: LedgerVerdict = "undecided"
-            if interval:
+            if interval and _can_decide(comparison, row):
                 fewer, as_many = not item.missed and interval.high <= 0.85, interval.low >= 1
                 verdict = "supported" if fewer else "contradicted" if as_many else "undecided"
             mean, interval = (None, None) if item.missed else (statistics.fmean(shares), interval)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oelm.analysis.statistics import MARGIN, Difference, Verdict, paired_difference
-from oelm.record.schema import ResultRecord, perplexity
+from oelm.record.schema import DataRecord, ResultRecord, perplexity
 from oelm.spec.data import DataSpec, ExamplesSpec
 
 Judged = Literal["test", "val"]
@@ -17,6 +17,8 @@ POINT_MARGIN = 1.0
 """Accuracy may fall by one point ..."""
 RELATIVE_MARGIN = 0.05
 """... and by 5 % of the reference's own."""
+ABOVE_CHANCE = 0.1
+"""How far the reference must have come from chance to certainty before anything can be said to keep up with it."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,31 @@ class Judgement:
     @property
     def verdict(self) -> Verdict:
         """*Met* if within every margin, *not met* if beyond one of them."""
-        verdicts = {self.difference.verdict, self.relative.verdict if self.relative else self.difference.verdict}
+        verdicts = {part.verdict for part in self._parts}
         if "not met" in verdicts:
             return "not met"
         return "undecided" if "undecided" in verdicts else "met"
+
+    @property
+    def p_margin(self) -> float | None:
+        """The probability that the verdict rests on: of the margin crossed most surely, else of the one least sure."""
+        known = [part.p_margin for part in self._deciding if part.p_margin is not None]
+        if not known:
+            return None
+        return min(known) if self.verdict == "not met" else max(known)
+
+    def more_seeds(self, confidence: float) -> int | None:
+        """Return about how many more pairs would decide about every margin that is open; None: beyond reach."""
+        needed = [part.more_seeds(confidence) for part in self._deciding]
+        return None if None in needed else max(filter(None, needed), default=None)
+
+    @property
+    def _parts(self) -> list[Difference]:
+        return [part for part in (self.difference, self.relative) if part]
+
+    @property
+    def _deciding(self) -> list[Difference]:
+        return [part for part in self._parts if part.verdict == self.verdict]
 
 
 def judge(measure: Measure, own: Mapping[int, float], other: Mapping[int, float], margin: float) -> Judgement | None:
@@ -77,6 +100,12 @@ def judge(measure: Measure, own: Mapping[int, float], other: Mapping[int, float]
     beyond = [own[seed] - (1 - RELATIVE_MARGIN) * other[seed] for seed in seeds]
     points = paired_difference([own[seed] - other[seed] for seed in seeds], margin=margin)
     return Judgement(points, paired_difference(beyond, margin=0.0))
+
+
+def is_above_chance(accuracy: float, data: DataRecord) -> bool:
+    """Whether a share of right answers is more than guessing gives, by a tenth of what is left."""
+    chance = data.guess if data.guess is not None else 1 / len(data.labels) if data.labels else 0.0
+    return accuracy >= chance + ABOVE_CHANCE * (1 - chance)
 
 
 def default_margin(measure: Measure) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from oelm.spec.model import GPTSpec, named_size
 from oelm.spec.run import RunSpec
 
 
@@ -64,6 +65,15 @@ def published_run(run: RunSpec) -> PublishedRun | None:
     """Return the published experiment that a run's label names, such as `GPT-01` or `GPT-01_baseline`."""
     label = (run.label or "").upper()
     return next((item for item in published().runs if re.match(rf"{re.escape(item.id)}(?![0-9])", label)), None)
+
+
+def is_at_published_size(run: RunSpec, there: PublishedRun) -> bool:
+    """Whether a run has the text and the model of the published one, so that their figures can be set in a ratio."""
+    if run.data.corpus != there.corpus:
+        return False
+    if isinstance(run.model, GPTSpec):
+        return run.model == named_size("medium-512")
+    return "bert-base" in run.model.name
 
 
 def contradictions_about(ids: set[str]) -> list[Contradiction]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from oelm.analysis.fairness import Cell, Evidence
-from oelm.analysis.measure import Judgement, Measure, judge
-from oelm.analysis.statistics import CONFIDENCE, Difference, Interval, Verdict, holm, pooled_intervals
+from oelm.analysis.measure import Judgement, Measure, is_above_chance, judge
+from oelm.analysis.statistics import CONFIDENCE, Adjusted, Difference, Interval, Verdict, holm, pooled_intervals
 from oelm.record.schema import ParametersRecord, perplexity
 from oelm.study import Study
 
@@ -38,6 +38,10 @@ class Row:
     """The secondary interval, of the additive model of all arms."""
     adjusted: float | None = None
     """The probability that the verdict rests on, corrected for the family of arms."""
+    more_seeds: int | None = None
+    """About how many more pairs would decide among the family, where undecided; None: decided, or beyond reach."""
+    at_chance: bool = False
+    """Whether the reference does no better than guessing, so that keeping up with it means nothing."""
 
     @property
     def difference(self) -> Difference | None:
@@ -92,16 +96,21 @@ class Matrix:
         rows = [self._row(arm, cell) for arm in arms]
         pooled = pooled_intervals({row.arm: row.by_seed for row in rows if row.costs}, self.study.reference)
         family = [row for row in rows if row.arm != self.study.reference and row.arm in (self.study.family or arms)]
-        probabilities = {
-            row.arm: row.difference.p_margin for row in family if row.difference and row.difference.p_margin is not None
-        }
-        adjusted = holm(probabilities)
+        adjusted = holm(
+            {row.arm: row.judgement.p_margin for row in family if row.judgement and row.judgement.p_margin is not None}
+        )
         for row in rows:
-            alone = row.difference.p_margin if row.difference else None
-            probability = adjusted.get(row.arm, alone)
-            held = probability is None or probability <= 1 - CONFIDENCE
-            verdict: Verdict | None = row.verdict if held or row.verdict is None else "undecided"
-            yield replace(row, pooled=pooled.get(row.arm), adjusted=probability, verdict=verdict)
+            alone = row.judgement.p_margin if row.judgement else None
+            among = adjusted.get(row.arm) or (Adjusted(alone, 1) if alone is not None else None)
+            verdict = row.verdict
+            if verdict and among and among.p > 1 - CONFIDENCE:
+                verdict = "undecided"
+            more = None
+            if row.judgement and among and verdict == "undecided":
+                more = row.judgement.more_seeds(1 - (1 - CONFIDENCE) / among.times)
+            yield replace(
+                row, pooled=pooled.get(row.arm), adjusted=among.p if among else None, verdict=verdict, more_seeds=more
+            )
 
     def _row(self, arm: str, cell: Cell) -> Row:
         evidence = tuple(item for place, item in self.whole.items() if place[:2] == (arm, cell))
@@ -118,6 +127,7 @@ class Matrix:
             costs=tuple(own.values()),
             judgement=judgement,
             verdict=None if is_reference else self._verdict(arm, cell, judgement),
+            at_chance=self._at_chance(cell),
             floor=None if floor is None else perplexity(floor),
         )
 
@@ -131,6 +141,17 @@ class Matrix:
     def _verdict(self, arm: str, cell: Cell, judgement: Judgement | None) -> Verdict:
         """Judge an arm. Seeds lost to divergence are no random sample, so those that are left cannot pass."""
         lost = any((name, cell) in self.lost for name in (arm, self.study.reference))
-        if judgement is None or (lost and judgement.verdict == "met"):
+        if judgement is None or ((lost or self._at_chance(cell)) and judgement.verdict == "met"):
             return "undecided"
         return judgement.verdict
+
+    def _at_chance(self, cell: Cell) -> bool:
+        if self.measure.name != "accuracy":
+            return False
+        reference = [item for place, item in self.whole.items() if place[:2] == (self.study.reference, cell)]
+        shares = [
+            (-cost / 100, item.record.data)
+            for item in reference
+            if item.record.data and (cost := self.measure.cost(item.record.result)) is not None
+        ]
+        return bool(shares) and not is_above_chance(statistics.fmean(share for share, _ in shares), shares[0][1])

@@ -14,6 +14,8 @@ from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean
 from oelm.record.schema import CostRecord
 from oelm.spec.method import Change, ScheduleSpec
 
+BEYOND_FLOPS = 0.05
+"""What a step may save beyond its FLOPs: gradients not made, clipped or applied are bytes (LOG.md: 2 points)."""
 SINGLE_RUN_NOISE = 0.10
 """What one pair of runs on a shared machine easily differs by; a saving from a single pair is doubted beyond it."""
 
@@ -34,7 +36,7 @@ class Saving:
     """Of the peak of memory, as measured, the mean over shared seeds."""
     memory_interval: Interval | None
     flops: float | None
-    """Of a training step's FLOPs: what time can be saved at most."""
+    """Of a training step's FLOPs, as the run begins."""
     time: float | None
     """Of the training seconds per step, as the runs had them, the mean over shared seeds."""
     time_interval: Interval | None
@@ -44,24 +46,18 @@ class Saving:
         """Whether more time was saved than the method can explain."""
         if self.time is None or self.flops is None:
             return False
-        if self.time_interval is not None:
-            return self.time_interval.low > self.flops
-        return self.time > self.flops + SINGLE_RUN_NOISE
-
-
-def flop_share(cost: CostRecord) -> float:
-    """Return the fraction of a step that a method removes from the same model with everything trained."""
-    total = sum(cost.forward_flops.values()) + sum(cost.backward_flops.values())
-    return cost.removed_flops / (total + cost.removed_flops)
+        surely = self.time_interval.low if self.time_interval else self.time - SINGLE_RUN_NOISE
+        return surely > self.flops + BEYOND_FLOPS
 
 
 def qk_trained(run: Evidence, reference: Evidence) -> float | None:
     """Return what a run trains of Q and K, repairs included, as a share of the Q and K of the reference.
 
-    What a schedule unfreezes on the way counts as all of them. None for records of before Q and K were counted.
+    What a schedule unfreezes on the way counts as all of them. None where other parts are frozen, too, and for records
+    of before Q and K were counted.
     """
     own, whole = run.record.parameters, reference.record.parameters
-    if not own or not whole or not whole.qk:
+    if not own or not whole or not whole.qk or not {"q", "k"}.issuperset(run.spec.method.freeze.roles):
         return None
     frozen = 0 if _unfreezes_on_the_way(run.spec.method.schedule) else min(own.frozen, own.qk)
     return (own.qk - frozen + own.repair) / whole.qk
@@ -94,17 +90,21 @@ def _saving(row: Row, reference: Row) -> Saving:
         optimizer=1 - own.cost.optimizer_bytes / other.cost.optimizer_bytes if own.cost and other.cost else None,
         memory=statistics.fmean(peaks) if peaks else None,
         memory_interval=interval_of_mean(peaks, CONFIDENCE),
-        flops=_bound(row.evidence[0]),
+        flops=_fewer_flops(row.evidence[0], other.cost),
         time=statistics.fmean(times) if times else None,
         time_interval=interval_of_mean(times, CONFIDENCE),
     )
 
 
-def _bound(item: Evidence) -> float | None:
-    if item.record.cost:
-        return flop_share(item.record.cost)
+def _fewer_flops(item: Evidence, reference: CostRecord | None) -> float | None:
+    if item.record.cost and reference:
+        return 1 - _total(item.record.cost) / _total(reference)
     known = published_run(item.spec)
     return known.flop_share if known else None
+
+
+def _total(cost: CostRecord) -> int:
+    return sum(cost.forward_flops.values()) + sum(cost.backward_flops.values())
 
 
 def _paired(row: Row, reference: Row, measured: Callable[[Evidence], float | None]) -> list[float]:

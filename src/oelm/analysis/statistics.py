@@ -10,7 +10,8 @@ This is exact whatever the arms' variances are; the model that pools the residua
 is not (docs/decisions/022), so it stands beside the interval and decides nothing.
 
 Non-inferiority asks whether the arm loses less than a margin: *met* if the upper one-sided bound is below it,
-*not met* if the lower one is above it, else *undecided*. One seed has no spread, so it decides nothing.
+*not met* if the lower one is above it, else *undecided*. One seed has no spread, so it decides nothing; nor do seeds
+that all differ by the same, as two arms do that both answer at chance.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ class Interval:
 class Difference:
     """A mean difference of cost over paired seeds, and what it decides about the margin.
 
-    `interval` is two-sided; `bounds` are the two one-sided ones that the verdict rests on. Both are None with
-    one pair of seeds, as are the probabilities.
+    `interval` is two-sided; `bounds` are the two one-sided ones that the verdict rests on. Both are None without
+    any spread, as are the probabilities.
     """
 
     pairs: int
     mean: float
+    spread: float | None
+    """The standard deviation of the differences; None with one pair, or where all are equal."""
     interval: Interval | None
     bounds: Interval | None
     margin: float
@@ -57,8 +60,16 @@ class Difference:
     """Two-sided: of a difference at least as large if there were none."""
     p_margin: float | None
     """One-sided: of a result at least as far on its side of the margin if the truth were on the margin."""
-    more_seeds: int | None
-    """About how many more pairs would decide, where undecided; None: already decided, or beyond reach."""
+
+    def more_seeds(self, confidence: float = CONFIDENCE) -> int | None:
+        """Return about how many more pairs would decide, if mean and spread stay as they are; None: beyond reach."""
+        if self.spread is None:
+            return None
+        for more in range(1, MOST_SEEDS + 1):
+            count = self.pairs + more
+            if _quantile(count - 1, confidence) * self.spread / math.sqrt(count) < abs(self.mean - self.margin):
+                return more
+        return None
 
 
 def paired_difference(
@@ -72,20 +83,21 @@ def paired_difference(
     if not differences or not all(map(math.isfinite, differences)):
         raise ValueError(f"a mean needs finite differences, at least one; found {list(differences)}")
     mean = statistics.fmean(differences)
+    spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
+    if not spread:
+        return Difference(len(differences), mean, None, None, None, margin, "undecided", None, None)
     bounds = interval_of_mean(differences, 2 * confidence - 1)
-    verdict = non_inferiority(bounds, margin)
-    against_margin = _tail(differences, margin)
-    against_none = _tail(differences, 0.0)
+    error = spread / math.sqrt(len(differences))
     return Difference(
         pairs=len(differences),
         mean=mean,
+        spread=spread,
         interval=interval_of_mean(differences, confidence),
         bounds=bounds,
         margin=margin,
-        verdict=verdict,
-        p_none=None if against_none is None else 2 * against_none,
-        p_margin=against_margin,
-        more_seeds=seeds_to_decide(differences, margin, confidence) if verdict == "undecided" else None,
+        verdict=non_inferiority(bounds, margin),
+        p_none=2 * _tail(len(differences) - 1, abs(mean) / error),
+        p_margin=_tail(len(differences) - 1, abs(mean - margin) / error),
     )
 
 
@@ -105,17 +117,11 @@ def _quantile(freedom: int, probability: float) -> float:
     return float(stdtrit(freedom, probability))
 
 
-def _tail(values: Sequence[float], supposed: float) -> float | None:
-    """Return the one-sided probability of a mean at least this far from the supposed one, on its side."""
-    if len(values) < 2:
-        return None
+def _tail(freedom: int, distance: float) -> float:
+    """Return the one-sided probability of a mean at least so many standard errors from the supposed one."""
     from scipy.special import stdtr
 
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    distance = abs(statistics.fmean(values) - supposed)
-    if error == 0:
-        return 0.0 if distance else 0.5
-    return float(stdtr(len(values) - 1, -distance / error))
+    return float(stdtr(freedom, -distance))
 
 
 def non_inferiority(bounds: Interval | None, margin: float) -> Verdict:
@@ -127,25 +133,22 @@ def non_inferiority(bounds: Interval | None, margin: float) -> Verdict:
     return "not met" if bounds.low > margin else "undecided"
 
 
-def seeds_to_decide(differences: Sequence[float], margin: float, confidence: float = CONFIDENCE) -> int | None:
-    """Return about how many more pairs would decide, if mean and spread stay as they are; None: beyond reach."""
-    if len(differences) < 2:
-        return None
-    distance, spread = abs(statistics.fmean(differences) - margin), statistics.stdev(differences)
-    for more in range(1, MOST_SEEDS + 1):
-        count = len(differences) + more
-        if _quantile(count - 1, confidence) * spread / math.sqrt(count) < distance:
-            return more
-    return None
+@dataclass(frozen=True)
+class Adjusted:
+    """A p-value among others: what Holm's rule makes of it, and how many it was multiplied by."""
+
+    p: float
+    times: int
 
 
-def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
+def holm(probabilities: Mapping[str, float]) -> dict[str, Adjusted]:
     """Adjust the p-values of a family by Holm's step-down rule: any of them below 5 % is wrong in at most 5 %."""
-    adjusted: dict[str, float] = {}
+    adjusted: dict[str, Adjusted] = {}
     largest = 0.0
     for rank, (name, value) in enumerate(sorted(probabilities.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, (len(probabilities) - rank) * value))
-        adjusted[name] = largest
+        times = len(probabilities) - rank
+        largest = max(largest, min(1.0, times * value))
+        adjusted[name] = Adjusted(largest, times)
     return adjusted
 
 

@@ -143,6 +143,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
                 comparison.measure.name: row.figure,
                 "verdict": row.verdict,
                 "adjusted_p": row.adjusted,
+                "more_seeds": row.more_seeds,
                 "difference": _difference(row.difference, relative=relative),
                 "records": [str(item.directory) for item in row.evidence],
             }
@@ -182,5 +183,4 @@ def _difference(difference: Difference | None, *, relative: bool) -> dict[str, A
         "pairs": difference.pairs,
         "mean": scaled(difference.mean),
         "interval": [scaled(interval.low), scaled(interval.high)] if interval else None,
-        "more_seeds": difference.more_seeds,
     }

@@ -96,6 +96,8 @@ class DataRecord(Record):
     rows: dict[str, int] = {}
     """Labelled texts by split."""
     labels: tuple[str, ...] = ()
+    guess: float | None = None
+    """The share of a probe's answers that counting alone gives."""
     notes: tuple[str, ...] = ()
     """What was left out, cut or found twice."""
 

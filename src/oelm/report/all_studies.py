@@ -91,8 +91,10 @@ def final_document(archive: Archive, out: Path, lang: Language) -> Document:
     """Say what all studies together mean."""
     say = wording(lang)
     comparisons = [comparison for _, comparison in archive.comparisons]
+    # A run that a second study has taken over lies in both folders.
+    runs = list({record.fingerprint: (path, record) for path, record in archive.found}.values())
     lead = (
-        say("final_lead", studies=len(archive.studies), runs=len(archive.found), root=archive.root.name)
+        say("final_lead", studies=len(archive.studies), runs=len(runs), root=archive.root.name)
         if archive.studies
         else say("final_nothing", root=archive.root.name)
     )
@@ -103,7 +105,7 @@ def final_document(archive: Archive, out: Path, lang: Language) -> Document:
         *_cross_section(archive, out, say),
         *_trend_section(rows, lang),
         *_studies_section(archive, out, say),
-        project_section(archive.found, say),
+        project_section(runs, say),
         *timeline_section(archive.studies, archive.found, say),
         _published_section(say, lang),
         files_section(say),
@@ -151,7 +153,10 @@ def _evidence_of(entry: Entry, say: Say) -> str:
 
 
 def _finding(finding: Finding, say: Say) -> str:
-    values = {"study": finding.study, "arm": finding.what, "difference": _number(finding, finding.mean, say)}
+    values = {
+        "study": finding.study, "arm": finding.what, "difference": _number(finding, finding.mean, say),
+        "verdict": say(finding.verdict),
+    }  # fmt: skip
     if finding.interval is None:
         return say("ledger_one_plain", **values)
     low, high = (_number(finding, bound, say) for bound in (finding.interval.low, finding.interval.high))

@@ -12,9 +12,10 @@ from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import Curves, validation_curves
 from oelm.analysis.fairness import Cell
 from oelm.analysis.rows import Row
+from oelm.analysis.statistics import CONFIDENCE
 from oelm.report.certificates import evidence_section, named, remark_sections
 from oelm.report.document import Answer, Document, Section
-from oelm.report.numbers import shown_difference, shown_interval, shown_margin
+from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
 from oelm.report.sections import (
     ablation_section,
     convergence_section,
@@ -116,17 +117,22 @@ def _sentences(comparison: Comparison, row: Row, say: Say) -> Iterator[str]:
     suffix = "" if measure.name == "perplexity" else "_accuracy"
     distance = {"difference": shown_difference(difference.mean, measure, say), "reference": reference}
     if difference.interval is None:
-        yield say(f"distance{suffix}_one_seed", **distance)
-        yield say("verdict_one_seed")
+        alone = difference.pairs == 1
+        yield say(f"distance{suffix}_one_seed" if alone else f"distance{suffix}_no_spread", **distance)
+        yield say("verdict_one_seed" if alone else "verdict_no_spread", pairs=difference.pairs)
         return
     yield say(f"distance{suffix}", interval=shown_interval(difference, measure, say), **distance)
-    values = {"margin": shown_margin(comparison.margin, measure, say), "pairs": difference.pairs}
-    if row.verdict != "undecided":
-        yield say("verdict_met" if row.verdict == "met" else "verdict_not_met", **values)
+    margin = shown_margin(comparison.margin, measure, say)
+    if row.verdict == "met":
+        yield say("verdict_met", margin=margin)
+    elif row.verdict == "not met":
+        yield say("verdict_not_met", margin=shown_crossed(row.judgement, comparison.margin, measure, say))
     elif row.judgement.verdict == "undecided":
-        yield say("verdict_undecided", **values)
-        if difference.more_seeds is not None:
-            yield say("verdict_more", more=difference.more_seeds)
+        yield say("verdict_undecided", margin=margin, pairs=difference.pairs)
+    elif row.at_chance:
+        yield say("verdict_at_chance", reference=reference)
     else:
-        corrected = row.adjusted is not None and row.adjusted > 0.05
+        corrected = row.adjusted is not None and row.adjusted > 1 - CONFIDENCE
         yield say("verdict_family" if corrected else "verdict_lost")
+    if row.more_seeds is not None:
+        yield say("verdict_more", more=row.more_seeds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from oelm.analysis.measure import Measure
+from oelm.analysis.measure import Judgement, Measure
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference, Interval, percent
 from oelm.report.wording import Say
@@ -71,6 +71,15 @@ def shown_margin(margin: float, measure: Measure, say: Say) -> str:
     if measure.name == "perplexity":
         return shown_percent(margin, say, signed=False)
     return say("margin_accuracy", points=f"{margin:.3g}")
+
+
+def shown_crossed(judgement: Judgement, margin: float, measure: Measure, say: Say) -> str:
+    """Write the margins that an arm is beyond: of two it may be one."""
+    if judgement.relative is None:
+        return shown_margin(margin, measure, say)
+    points = [say("margin_points", points=f"{margin:.3g}")] if judgement.difference.verdict == "not met" else []
+    relative = [say("margin_relative")] if judgement.relative.verdict == "not met" else []
+    return say("and").join([*points, *relative])
 
 
 def shown_probability(value: float | None, say: Say) -> str:

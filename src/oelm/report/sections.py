@@ -10,7 +10,7 @@ from oelm.analysis.ablation import ablations
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import Curves, convergence_of
 from oelm.analysis.fairness import Cell, Evidence
-from oelm.analysis.published import contradictions_about, published_run
+from oelm.analysis.published import contradictions_about, is_at_published_size, published_run
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import savings
 from oelm.analysis.statistics import percent
@@ -210,8 +210,12 @@ def beside_published(evidence: list[tuple[Row, Evidence]], out: Path, say: Say, 
         here = row.measure.figure(cost)
         claimed = there.perplexity if row.measure.name == "perplexity" else 100 * (there.accuracy or 0)
         ratio = say("none")
-        if claimed and there.corpus == item.spec.data.corpus:
-            ratio = say("percent", value=f"{round(100 * (here / claimed - 1), 1) + 0.0:+.1f}")
+        if claimed and is_at_published_size(item.spec, there):
+            ratio = (
+                say("percent", value=f"{round(100 * (here / claimed - 1), 1) + 0.0:+.1f}")
+                if row.measure.name == "perplexity"
+                else say("points", value=f"{here - claimed + 0.0:+.2f}")
+            )
         lines.append(Line(
             (there.id, item.spec.arm, shown_setting(item.spec.train.learning_rate),
              shown_figure(here, row.measure, say) + ONE_SEED * (len(row.evidence) == 1),

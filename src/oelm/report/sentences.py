@@ -7,7 +7,10 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "points": ("{value} points", "{value} 个百分点"),
     "range_points": ("{low} to {high} points", "{low} 至 {high} 个百分点"),
     "range_plain": ("{low} to {high}", "{low} 至 {high}"),
-    "margin_accuracy": ("{points} point and 5 % of its own", "{points} 个百分点且 5%（相对）"),
+    "margin_accuracy": ("{points} point, and 5 % of the reference's", "{points} 个百分点，且为参照的 5%"),
+    "margin_points": ("{points} point", "{points} 个百分点"),
+    "margin_relative": ("5 % of the reference's accuracy", "参照准确率的 5%"),
+    "and": (" and ", "以及"),
     "seconds": ("{value} s", "{value} 秒"),
     "minutes": ("{value} min", "{value} 分钟"),
     "hours": ("{value} h", "{value} 小时"),
@@ -31,7 +34,29 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         "By itself it would be decided; among all arms that are compared together (Holm) it is not.",
         "单独看可以下结论；但与同时比较的各组一并校正（Holm）后不能。",
     ),
-    "verdict_more": ("About {more} more seeds would decide.", "大约再加 {more} 个种子可以判定。"),
+    "verdict_more": (
+        (
+            "About {more} more seeds would decide, judged once, when they are all there: whoever looks after each "
+            "of them and stops at a pleasing answer is wrong more often than 5 %."
+        ),
+        "大约再加 {more} 个种子可以判定；须等全部完成后一次判定：若逐个查看并在满意时停止，出错率会超过 5%。",
+    ),
+    "verdict_at_chance": (
+        "But {reference} itself hardly does better than guessing, so keeping up with it means nothing.",
+        "但 {reference} 本身几乎不优于猜测，与之持平没有意义。",
+    ),
+    "distance_no_spread": (
+        "Its perplexity is {difference} against {reference}.",
+        "困惑度相对 {reference} 为 {difference}。",
+    ),
+    "distance_accuracy_no_spread": (
+        "Its accuracy is {difference} against {reference}.",
+        "准确率相对 {reference} 为 {difference}。",
+    ),
+    "verdict_no_spread": (
+        "All {pairs} pairs of seeds differ by exactly as much, so there is no spread to judge by.",
+        "{pairs} 对种子的差异完全相同，没有可供判断的离散。",
+    ),
     "stage_tune": (
         "Tuning is not finished: {ended} of {whole} tuning runs have ended, and nothing is confirmed yet.",
         "调参尚未完成：共 {whole} 次调参运行，已结束 {ended} 次，尚无确认结果。",
@@ -44,8 +69,14 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         "筛选：各候选在同一网格（{fields}）上、以 {seeds} 个种子在验证集上比较；只提示下一步看什么，不作判定。",
     ),
     "stage_confirm": (
-        "Every arm was tuned on the same grid ({fields}) with seeds of its own; the figures are of fresh seeds.",
-        "每个组都在同一网格（{fields}）上用单独的种子调参；下列数字来自全新的种子。",
+        (
+            "Every arm was tuned on the same grid ({fields}) with seeds of its own; the figures are of fresh seeds. "
+            "Intervals are of the difference at the chosen settings: luck in the choice is not in them."
+        ),
+        (
+            "每个组都在同一网格（{fields}）上用单独的种子调参；下列数字来自全新的种子。区间针对所选取值处的差异，"
+            "不含选取本身的偶然性。"
+        ),
     ),
     "forced": (
         "This comparison was forced. It is not fair: {reason}",
@@ -76,7 +107,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
             "Accuracies are means over seeds in points, at the end of training. Differences are paired by seed. The "
             "target has two margins, and the verdict rests on one-sided 95 % bounds."
         ),
-        "准确率为各种子在训练结束时的平均（百分点）。差异按种子配对。目标有两个界限，判定依据单侧 95% 界限。",
+        "准确率为各种子在训练结束时的平均（百分点）。差异按种子配对。目标有两个界值，判定依据单侧 95% 置信限。",
     ),
     "mark_imported": (
         "{mark} imported from another program's files: this one vouches for nothing but having read them.",
@@ -85,7 +116,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "heading_statistics": ("How sure is that?", "有多确定？"),
     "pairs": ("pairs of seeds", "种子对数"),
     "p_none": ("p (no difference)", "p（无差异）"),
-    "p_margin": ("p (on the margin), Holm", "p（恰在界限），Holm"),
+    "p_margin": ("p (on the margin), Holm", "p（恰在界值），Holm"),
     "pooled": ("pooled interval", "合并区间"),
     "more_seeds": ("seeds to add", "尚需种子"),
     "statistics_note": (
@@ -95,26 +126,30 @@ EVIDENCE: dict[str, tuple[str, str]] = {
             "a common residual: narrower, and right only if all arms vary alike."
         ),
         (
-            "以配对区间为准。p（无差异）为双侧；p（恰在界限）为单侧，并对同族各组做 Holm 校正。合并区间来自"
+            "以配对区间为准。p（无差异）为双侧；p（恰在界值）为单侧，并对同族各组做 Holm 校正。合并区间来自"
             "“组 + 种子”模型的共同残差：更窄，但仅当各组波动相同时才正确。"
         ),
     ),
     "heading_forest": ("The differences, with their intervals", "差异及其区间"),
     "forest_caption": (
         "Dots are mean differences to {reference}, lines their 95 % intervals; the dashed line is the margin.",
-        "圆点为相对 {reference} 的平均差异，横线为 95% 区间；虚线为界限。",
+        "圆点为相对 {reference} 的平均差异，横线为 95% 区间；虚线为界值。",
     ),
     "forest_axis_perplexity": ("perplexity against the reference (%)", "相对参照的困惑度（%）"),
     "forest_axis_accuracy": ("accuracy lost against the reference (points)", "相对参照损失的准确率（百分点）"),
-    "forest_margin": ("margin", "界限"),
+    "forest_margin": ("margin", "界值"),
     # Ablation
     "heading_ablation": ("What freezing, scale and orthogonality each do", "冻结、尺度与正交各起什么作用"),
     "ablation_note": (
         (
-            "Each step changes one thing, so the steps add up to the whole way: freezing what the model drew, giving "
-            "the draw the scale of orthogonal rows, making the rows orthogonal."
+            "Each step changes one thing, so in log perplexity, or in points, the steps add up to the whole way: "
+            "freezing what the model drew, giving the draw the scale of orthogonal rows, making the rows orthogonal. "
+            "Another order of the steps would split it otherwise."
         ),
-        "每一步只改变一件事，各步相加即为全程：先冻结模型原有的初值，再把尺度调到正交行的尺度，最后使行正交。",
+        (
+            "每一步只改变一件事，各步（按对数困惑度或百分点）相加即为全程：先冻结模型原有的初值，再把尺度调到正交行的"
+            "尺度，最后使行正交。换一种顺序，各步的份额会不同。"
+        ),
     ),
     "ablation_apart": (
         (
@@ -191,18 +226,18 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "heading_cost": ("What it costs and saves", "成本与节省"),
     "optimizer_bytes": ("optimiser", "优化器"),
     "peak_memory": ("peak memory", "内存峰值"),
-    "flop_bound": ("can save at most", "最多可省"),
+    "flop_bound": ("FLOPs removed", "减少的计算量"),
     "time_saved": ("time saved", "节省时间"),
     "cost_note": (
         (
             "Of Q/K trained: what is trained of Q and K at any time, repairs included, as a share of the reference's Q "
-            "and K. What it can save at most is the share of a training step's FLOPs that the method removes. Time "
+            "and K. FLOPs removed are of a training step of the reference, as the run begins. Time "
             "saved is of the training seconds per step, paired by seed, as the runs had them: no benchmark, others may "
             "have shared the machine. `oelm bench methods` measures it fairly."
         ),
         (
             "Q/K 训练占比：训练过的 Q、K 参数（含修补参数）占参照 Q、K 参数之比。"
-            "最多可省指方法从一个训练步中去掉的计算量占比。节省时间为每步训练秒数按种子配对所得，为运行时的实测"
+            "减少的计算量指相对参照的一个训练步（按运行开始时计）。节省时间为每步训练秒数按种子配对所得，为运行时的实测"
             "值，机器可能被共用，不是基准测试；公平的测量请用 `oelm bench methods`。"
         ),
     ),
@@ -233,7 +268,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
             "Q、K 冻结时，只有流入它们的内容能改变这些曲线。"
         ),
     ),
-    "heads_distance": ("distance (tokens back)", "距离（向前的词元数）"),
+    "heads_distance": ("distance (tokens back)", "距离（回溯词元数）"),
     "heads_layer_number": ("layer {number}", "第 {number} 层"),
     # Published
     "heading_published": ("Beside the published figures", "与论文数字对照"),

@@ -103,7 +103,7 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
     for number, row in enumerate(comparison.rows, 1):
         if row.difference is None:
             continue
-        more = row.difference.more_seeds
+        more = row.more_seeds
         lines.append(
             Line(
                 (

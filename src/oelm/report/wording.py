@@ -38,15 +38,15 @@ SENTENCES: dict[str, tuple[str, str]] = {
     ),
     "verdict_met": (
         "With 95 % confidence it loses less than {margin}: the target is met.",
-        "在 95% 置信度下损失低于 {margin}：达到目标。",
+        "在 95% 置信度下劣化低于 {margin}：达到目标。",
     ),
     "verdict_not_met": (
         "With 95 % confidence it loses more than {margin}: the target is not met.",
-        "在 95% 置信度下损失高于 {margin}：未达到目标。",
+        "在 95% 置信度下劣化高于 {margin}：未达到目标。",
     ),
     "verdict_undecided": (
         "{pairs} pairs of seeds do not settle whether it stays within {margin}.",
-        "{pairs} 对种子不足以判断损失是否在 {margin} 以内。",
+        "{pairs} 对种子不足以判断劣化是否在 {margin} 以内。",
     ),
     "verdict_one_seed": (
         "One pair has no interval, so it decides nothing; add seeds.",
@@ -97,7 +97,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
         ),
         (
             "困惑度为各种子在训练结束时的几何平均。差异按种子配对：数据顺序相同，方法未改动之处初始权重也相"
-            "同。判定依据单侧 95% 界限，比双侧区间略窄。"
+            "同。判定依据单侧 95% 置信限，比双侧区间略窄。"
         ),
     ),
     "mark_one_seed": (
@@ -130,7 +130,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
     # The plot
     "heading_plot": ("How they got there", "收敛过程"),
     "plot_step": ("step", "训练步数"),
-    "plot_loss": ("validation loss (nats per token)", "验证损失（nat/词元）"),
+    "plot_loss": ("validation loss (nats)", "验证损失（nat）"),
     "plot_floor": ("floor", "下界"),
     "plot_caption": (
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from oelm.data import probes
 from oelm.data.batches import TrainingBatches, evaluation_batches
 from oelm.data.tokenizer import Tokenizer, load_tokenizer
 from oelm.data.tokens import TokenData
@@ -127,6 +128,7 @@ class LanguageTask:
             vocab_size=self.tokens.vocab_size,
             floor=dict(self.tokens.floor),
             tokens={split: self.tokens.num_tokens(split) for split in self.tokens.splits},
+            guess=probes.guess(self.probe) if self.probe else None,
         )
 
     def write_artefacts(self, directory: Path, model: nn.Module, test: Measured | None) -> None:

@@ -33,7 +33,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "loose": ("runs without a study", "不属于研究的运行"),
     "progress": ("{done}/{all}, {percent} %", "{done}/{all}，{percent}%"),
     "tune": ("tuning", "调参"),
-    "confirm": ("confirming", "验证"),
+    "confirm": ("confirming", "确认"),
     "report": ("Report", "报告"),
     "filter": ("Filter", "筛选"),
     "filter_hint": ("arm, study, seed:1, failed ...", "实验组、研究、seed:1、failed……"),
@@ -93,7 +93,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "log": ("logarithmic", "对数"),
     "steep": ("steep start", "起始陡降"),
     "whole": ("Show all", "显示全部"),
-    "plot_loss": ("loss (nats per token)", "损失（nat/词元）"),
+    "plot_loss": ("loss (nats)", "损失（nat）"),
     "plot_hint": (
         "Drag to zoom, double-click to see all. With keys: arrows move, + and − zoom, 0 shows all.",
         "拖动缩放，双击还原。键盘：方向键移动，+ 和 − 缩放，0 还原。",
