@@ -4,10 +4,15 @@ Each draw takes as many documents as there are, with replacement, the same ones 
 than ten shared seeds these are held fast, so the interval says what another test split of the same kind would change,
 and nothing about training again: their bootstrap would be far too narrow (three seeds give ten different samples). From
 ten on seeds are drawn as well, around the documents, and the interval holds both.
+
+A bootstrap of n documents is too narrow by about what Student's quantile is wider than the normal one, times
+sqrt(n / (n - 1)): with eleven documents it covers 88 % instead of 95. So it is widened about its centre by that factor
+(Hesterberg, What teachers should know about the bootstrap, 2015), which is 1.19 for eleven and 1.00 for a thousand.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,10 +33,11 @@ _CHUNK = 200
 
 @dataclass(frozen=True)
 class Resampled:
-    """An interval of the difference, and whether seeds were drawn as well or held fast."""
+    """An interval of the difference, whether seeds were drawn as well or held fast, and how many texts were."""
 
     interval: Interval
     over_seeds: bool
+    texts: int
 
 
 Noise = dict[tuple[str, Cell], Resampled]
@@ -64,8 +70,18 @@ def evaluation_noise(
     differences_SD = np.stack([_cost(arm[seed]) - _cost(reference[seed]) for seed in seeds])
     sizes_D = _sizes(losses[0])
     means = _resampled(differences_SD, sizes_D, draws, over_seeds=over_seeds)
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(float(low), float(high))
+    tails = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(means, [tails, 1 - tails])
+    centre, wider = float(differences_SD.sum() / sizes_D.sum() / len(seeds)), _widening(len(sizes_D), tails)
+    return Interval(centre + wider * float(low - centre), centre + wider * float(high - centre))
+
+
+def _widening(texts: int, tails: float) -> float:
+    if texts < 2:
+        return 1.0
+    from scipy.special import ndtri, stdtrit
+
+    return float(math.sqrt(texts / (texts - 1)) * stdtrit(texts - 1, tails) / ndtri(tails))
 
 
 def _cost(losses: TestLossesRecord) -> NDArray[np.float64]:
@@ -105,7 +121,7 @@ def noise_of(comparison: Comparison) -> tuple[Noise, list[str]]:
                 nested = len(shared) >= LEAST_SEEDS
                 try:
                     interval = evaluation_noise(own, reference, over_seeds=nested)
-                    found[row.arm, cell] = Resampled(interval, nested)
+                    found[row.arm, cell] = Resampled(interval, nested, next(iter(own.values())).size)
                 except UsageError as error:
                     complaints.append(str(error))
     return found, complaints

@@ -86,20 +86,20 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "noise": ("test-set noise", "测试集噪声"),
     "noise_note": (
         (
-            "Test-set noise: the 95 % interval of the difference if the test split held other documents of its kind "
-            "(paired bootstrap, seeds held fast)."
+            "Test-set noise: the 95 % interval of the difference if the test split held {texts} other documents of "
+            "its kind (paired bootstrap, seeds held fast)."
         ),
-        "测试集噪声：若测试集换成同类的其他文档，差异的 95% 区间（配对自助法，种子固定）。",
+        "测试集噪声：若测试集换成 {texts} 篇同类的其他文档，差异的 95% 区间（配对自助法，种子固定）。",
     ),
     "noise_nested": (
         (
             "Test-set noise of arms that share ten seeds or more with the reference: the 95 % interval of the "
-            "difference if the test split held other documents of its kind and training had other seeds (paired "
-            "bootstrap, seeds and documents drawn)."
+            "difference if the test split held {texts} other documents of its kind and training had other seeds "
+            "(paired bootstrap, seeds and documents drawn)."
         ),
         (
-            "与参照共有十个及以上种子的组的测试集噪声：若测试集换成同类的其他文档、训练也换成其他种子，差异的 95% "
-            "区间（配对自助法，种子与文档均重新抽取）。"
+            "与参照共有十个及以上种子的组的测试集噪声：若测试集换成 {texts} 篇同类的其他文档、训练也换成其他种子，"
+            "差异的 95% 区间（配对自助法，种子与文档均重新抽取）。"
         ),
     ),
     "table_note_accuracy": (

@@ -78,8 +78,9 @@ def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say) -> Iterable
 def _notes(comparison: Comparison, say: Say, noise: Noise) -> Iterable[str]:
     yield say(f"table_note_{comparison.measure.name}")
     for over_seeds, key in {False: "noise_note", True: "noise_nested"}.items():
-        if any(found.over_seeds == over_seeds for found in noise.values()):
-            yield say(key)
+        texts = {found.texts for found in noise.values() if found.over_seeds == over_seeds}
+        if texts:
+            yield say(key, texts=f"{min(texts):,}")
     every = "".join(marks(row) for row in comparison.rows)
     for mark, key in {ONE_SEED: "mark_one_seed", DIRTY: "mark_dirty", IMPORTED: "mark_imported"}.items():
         if mark in every:
