@@ -7,7 +7,7 @@ import pytest
 
 from oelm.runner.plan import DEVICES, UTILISATION, plan
 from oelm.runner.queue import Board
-from oelm.study import load_study
+from oelm.study import Listing, load_study
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,3 +54,13 @@ def test_epochs_over_data_nobody_knows_have_no_time(published):
     result = plan(Board(study.model_copy(update={"listed": (run,)}), Path("/nowhere")), "h100")
     assert result.runs[0].steps is None
     assert result.seconds is None
+
+
+def test_batches_by_length_are_planned_with_the_tokens_that_rows_have(published):
+    """The published runs pad every row to 128, nine times what SST-2 has; ours do not."""
+    padded = load_study(ROOT / "studies/published.py").listed[9]
+    assert padded.data.corpus == "sst2"
+    grouped = padded.model_copy(update={"data": padded.data.model_copy(update={"padding": "longest"})})
+    listing = Listing(name="grouped", question="?", listed=(grouped,))
+    (found,) = plan(Board(listing, Path("/nowhere")), "a5000").runs
+    assert 8 < published.runs[9].step_flops / found.step_flops < 11

@@ -51,6 +51,8 @@ DEVICES = {
 
 TRAINING_ROWS = {"sst2": 67_349, "mnli": 392_702, "xnli": 392_702, "ag_news": 120_000, "imdb": 25_000}
 """Rows of the public training splits, for plans of runs whose data are not at hand."""
+ROW_TOKENS = {"sst2": 14, "xnli": 38, "mnli": 38}
+"""Tokens of a training row on the average, as counted here (MNLI as XNLI, whose pairs are of its kind)."""
 
 
 @dataclass(frozen=True)
@@ -183,5 +185,7 @@ def _shape(run: RunSpec) -> ModelSpec:
 
 def _length(run: RunSpec) -> int:
     if isinstance(run.data, ExamplesSpec):
-        return run.data.max_length
+        # Rows of one length are hardly padded; of a table that nobody has counted the longest row is taken.
+        typical = run.data.max_length if run.data.padding == "max_length" else ROW_TOKENS.get(run.data.corpus)
+        return min(run.data.max_length, typical or run.data.max_length)
     return run.model.context if isinstance(run.model, GPTSpec) else 128
