@@ -135,6 +135,29 @@ def test_tuning_on_other_bytes_is_void_once_the_data_are_known(tuned_study, tmp_
     assert set(states(again).values()) == {"waiting"}
 
 
+@pytest.mark.parametrize("now", ["c0ffee", "decaf"])
+def test_a_study_tuned_twice_goes_on_with_the_tuning_on_the_bytes_there_are(tuned_study, tmp_path, write_run, now):
+    study, root = tuned_study((1e-3, 2e-3, 4e-3)), tmp_path / "runs"
+    best = {"c0ffee": 2e-3, "decaf": 1.99e-3}
+    for checksum, rate in best.items():
+        for run in Board(study, tmp_path / "nothing").stage.tune:
+            write_run(run, loss=2 + abs(run.train.learning_rate - rate), checksum=checksum)
+    board = Board(study, root, bind=coffee(now))
+    assert board.progress == "confirm stage: 6/12, 50 %"
+    cited = {run for arm in board.stage.choice.cells[0].arms for run in arm.runs}
+    assert cited == {fingerprint(coffee(now)(run)) for run in board.stage.tune}
+
+
+def test_a_choice_that_only_the_old_bytes_have_made_is_not_confirmed(tuned_study, tmp_path, write_run):
+    """The fresh records ask for a wider grid; what the stale ones chose must not stand beside them."""
+    study, root = tuned_study((1e-3, 2e-3, 4e-3)), tmp_path / "runs"
+    for checksum, rate in {"c0ffee": 2e-3, "decaf": 4e-3}.items():
+        for run in Board(study, tmp_path / "nothing").stage.tune:
+            write_run(run, loss=2 + abs(run.train.learning_rate - rate), checksum=checksum)
+    for now, stage in {"c0ffee": "confirm", "decaf": "tune"}.items():
+        assert Board(study, root, bind=coffee(now)).stage.name == stage
+
+
 def test_the_fingerprints_that_people_see_name_a_run(study, tmp_path, write_run):
     directory = write_run(study.runs()[3])
     bound = directory.name.rpartition("_")[2]

@@ -21,7 +21,7 @@ class Neighbours:
             if path.parent.parent != root:
                 self._found.setdefault(path.parent.name.rpartition("_")[2], []).append(path.parent)
 
-    def adopt(self, fingerprint: str, directory: Path) -> bool:
+    def adopt(self, fingerprint: str, directory: Path) -> None:
         """Make `directory` hold the run of this fingerprint, if a neighbour has completed it.
 
         Files are linked, not copied, where the file system can: what is complete is never written to again.
@@ -31,8 +31,7 @@ class Neighbours:
                 record = read_record(neighbour)
                 if record.fingerprint == fingerprint and record.status == "complete":
                     _link(neighbour, directory)
-                    return True
-        return False
+                    return
 
 
 def _link(source: Path, target: Path) -> None:

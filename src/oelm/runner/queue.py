@@ -97,11 +97,13 @@ class Board:
     def advance(self) -> bool:
         """Expand the stage that the records have reached; return whether there are runs that were not there before."""
         before = len(self.stage.runs) if hasattr(self, "stage") else 0
-        self._expand()
-        while stale := [entry for entry in self.entries if self._is_stale(entry)]:
-            for entry in stale:  # of other bytes than the data have now: what they say of this study is void
-                del self._records[fingerprint(declared(entry.run))]
+        expanded = None
+        while expanded != self._judged():  # until the stage is that of the records which its runs have
+            expanded = self._judged()
             self._expand()
+            for entry in self.entries:
+                if self._is_stale(entry):  # of other bytes than the data have now: what it says of this study is void
+                    del self._records[fingerprint(declared(entry.run))]
         if self.stage.choice is not None:
             path, text = self.root / CHOICE, self.stage.choice.model_dump_json(indent=1) + "\n"
             if self._bind and (not path.exists() or path.read_text() != text):  # those who only look write nothing
@@ -112,6 +114,10 @@ class Board:
         self.stage = stage_of(self.study, self._records)
         keyed = [(fingerprint(run), run) for run in self.stage.runs]
         self.entries = [self._entry(key, run) for key, run in keyed if self._wanted(key, run)]
+
+    def _judged(self) -> dict[str, str]:
+        """Return which record stands for each declared run."""
+        return {key: record.fingerprint for key, record in self._records.items()}
 
     def _is_stale(self, entry: Entry) -> bool:
         if not self._bind:
@@ -166,9 +172,12 @@ class Board:
             known = self._directories.get(key)
             mine = known is not None and known.name.endswith(f"_{fingerprint(run)}")
             directory = known if known is not None and mine else run_directory(self.root, run)
-            if not mine and not directory.exists() and self._neighbours.adopt(fingerprint(run), directory):
-                self._records[key] = read_record(directory)
-            return self._looked_up(run, directory)
+            if not mine and not directory.exists():
+                self._neighbours.adopt(fingerprint(run), directory)
+            entry = self._looked_up(run, directory)
+            if entry.record and entry.record.fingerprint == fingerprint(run):  # not one of other bytes, if there is one
+                self._records[key] = entry.record
+            return entry
         return self._looked_up(run, self._directories.get(key))
 
     def _looked_up(self, run: RunSpec, directory: Path | None) -> Entry:
