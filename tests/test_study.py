@@ -6,9 +6,12 @@ import pytest
 from pydantic import ValidationError
 
 from oelm.errors import InvalidSpec, UnknownName, UsageError
+from oelm.record.stages import stage_of
+from oelm.spec.data import DataSpec
 from oelm.spec.method import METHODS
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.train import TrainSpec
 from oelm.study import Arm, Listing, Study, load_study, replaced
 
 BASE = RunSpec(model=GPT_SIZES["nano"])
@@ -50,6 +53,30 @@ def test_one_run_declared_twice_is_refused():
     same = Arm(name="again", method=METHODS["baseline"])
     with pytest.raises(InvalidSpec, match="'baseline' and 'again'"):
         make(arms=("baseline", same)).runs()
+
+
+BOUND = BASE.model_copy(update={"data": DataSpec(checksum="c0ffee")})
+EPOCHS = BASE.model_copy(update={"train": TrainSpec(epochs=2, steps=70)})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"base": BOUND}, "'baseline' with data.checksum='c0ffee', .* leave it out"),
+        ({"axes": {"data.checksum": ("c0ffee",)}}, "data.checksum='c0ffee'"),
+        ({"base": EPOCHS}, "train.steps=70 beside train.epochs=2.0, .* leave one of the two out"),
+        ({"axes": {"train.steps": (1000, 70), "train.epochs": (2.0,)}}, "train.steps=70 beside train.epochs=2.0"),
+    ],
+)
+def test_what_binding_to_the_data_fills_in_is_not_declared_since_no_record_would_be_known_by_it(fields, words):
+    with pytest.raises(InvalidSpec, match=words):
+        make(**fields).runs()
+    if "base" in fields:
+        with pytest.raises(InvalidSpec, match=words):
+            Listing(name="l", question="?", listed=(fields["base"].model_copy(update={"label": "baseline"}),)).runs()
+        tuned = make(**fields, tuned={"train.learning_rate": (1e-3, 2e-3)}, tuning_seeds=(1,))
+        with pytest.raises(InvalidSpec, match=words):
+            stage_of(tuned, {})
 
 
 @pytest.mark.parametrize(

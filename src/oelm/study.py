@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, ValidationError, field_validator, model_val
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec
 from oelm.spec.method import MethodSpec, named_method
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import RunSpec, declared, fingerprint
 
 Setting = dict[str, Any]
 """Dotted field of a run -> the value it takes."""
@@ -149,9 +149,10 @@ AnyStudy = Study | Listing
 
 
 def distinct(study: str, runs: Iterable[RunSpec]) -> list[RunSpec]:
-    """Return the runs, or refuse two with one fingerprint."""
+    """Return the runs, or refuse two with one fingerprint, or one that its record would not be known by."""
     seen: dict[str, RunSpec] = {}
     for run in runs:
+        _refuse_what_binding_fills_in(study, run)
         twin = seen.setdefault(fingerprint(run), run)
         if twin is not run:
             raise InvalidSpec(
@@ -159,6 +160,19 @@ def distinct(study: str, runs: Iterable[RunSpec]) -> list[RunSpec]:
                 f"with seed {run.seed} have the same fingerprint. Remove one of them."
             )
     return list(seen.values())
+
+
+def _refuse_what_binding_fills_in(study: str, run: RunSpec) -> None:
+    found = None
+    if run.data.checksum is not None:
+        found = f"data.checksum={run.data.checksum!r}, which is filled in when a run is bound to its data: leave it out"
+    elif run != declared(run):
+        found = (
+            f"train.steps={run.train.steps} beside train.epochs={run.train.epochs}, from which steps are derived when "
+            "a run is bound to its data: leave one of the two out"
+        )
+    if found:
+        raise InvalidSpec(f"study {study!r} declares {run.label or run.arm!r} with {found}.")
 
 
 def _product(values: Mapping[str, Sequence[Any]]) -> list[Setting]:
