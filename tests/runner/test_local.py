@@ -172,6 +172,11 @@ def stage(study, tmp_path, monkeypatch, write_run):
 
         options: dict = {}
 
+        def looks_seldom(self):
+            """From here on so much time lies between two looks that none is due, unless something has happened."""
+            monkeypatch.setattr(local, "GPU_SECONDS", 1e9)
+            monkeypatch.setattr(local, "ELSEWHERE_SECONDS", 1e9)
+
         def start(self, line, env, **_):
             played = Played()
             self.started.append((line, env, played))
@@ -283,6 +288,42 @@ def test_what_is_cancelled_is_not_followed_by_what_waits_until_the_study_is_run_
     withdraw(play.board)
     play.runner._step()
     assert len(play.started) == 2
+
+
+def test_what_is_cancelled_between_two_looks_is_not_followed_either(stage, write_run, monkeypatch):
+    play = stage(threads=4)
+    monkeypatch.setattr(local.os, "kill", lambda *_: None, raising=False)
+    play.runner._step()
+    write_run(play.runner._working[0].entry.run, status="running", result=None)
+    with claimed(play.runner._working[0].directory):
+        play.runner._step()
+        play.looks_seldom()
+        cancel(Board(play.board.study, play.board.root))
+    play.end(0, code=130, status="interrupted", result=None)
+    assert not play.runner._step()
+    assert len(play.started) == 1
+
+
+def test_a_freed_slot_is_filled_at_once_though_its_claim_was_seen_a_moment_ago(stage):
+    play = stage(threads=2)
+    play.runner._step()
+    with claimed(play.runner._working[0].directory, threads=2):
+        play.runner._step()
+        play.looks_seldom()
+    play.end(0)
+    play.runner._step()
+    assert len(play.started) == 3
+
+
+def test_a_freed_gpu_is_taken_at_once_though_all_were_busy_a_moment_ago(stage):
+    play = stage(FakeNvml(IDLE, BUSY), device="cuda")
+    play.runner._step()
+    with claimed(play.runner._working[0].directory, device="GPU-0000-abcd"):
+        play.runner._step()
+        play.looks_seldom()
+    play.end(0)
+    play.runner._step()
+    assert [env["CUDA_VISIBLE_DEVICES"] for _, env, _ in play.started] == ["GPU-0000-abcd"] * 2
 
 
 def test_runs_of_a_neighbouring_study_take_their_cores(stage, tmp_path):

@@ -34,6 +34,7 @@ ELSEWHERE_SECONDS = 1.0
 """How often to look at the runs that others are at."""
 GPU_SECONDS = 2.0
 """How often to ask whether a GPU is free."""
+LONG_AGO = float("-inf")
 
 
 @dataclass
@@ -68,7 +69,7 @@ class LocalRunner:
         self._gpus: Gpus | None = None
         self._working: list[Slot] = []
         self._tries: dict[Path, int] = {}
-        self._looked = self._asked = 0.0
+        self._looked = self._asked = LONG_AGO
         self._claims: list[Claim] = []
         self._cancelled: list[RunSpec] = []
         self._waiting_for = ""
@@ -96,7 +97,9 @@ class LocalRunner:
 
     def _step(self) -> bool:
         """Collect what has ended, start what fits; return whether there is more to do."""
-        self._collect()
+        if self._collect():
+            # What has ended holds no core and no GPU any more, and may have been cancelled: what was seen is old.
+            self._looked = self._asked = LONG_AGO
         self._look_elsewhere()
         self._fill()
         if self._working or any(entry.state == "running" for entry in self.board.entries):
@@ -172,8 +175,10 @@ class LocalRunner:
             )
         self._working.append(Slot(entry, process, gpus))
 
-    def _collect(self) -> None:
-        for slot in [slot for slot in self._working if slot.process.poll() is not None]:
+    def _collect(self) -> bool:
+        """Take in what has ended; return whether something has."""
+        ended = [slot for slot in self._working if slot.process.poll() is not None]
+        for slot in ended:
             self._working.remove(slot)
             entry = self.board.refresh(slot.entry)
             if entry.state in ("complete", "diverged"):
@@ -183,6 +188,7 @@ class LocalRunner:
                 self._say(entry, "another runner is at it")
             else:
                 self._say(entry, f"{entry.state}: {self._why(slot, entry)} (see {slot.directory})")
+        return bool(ended)
 
     def _why(self, slot: Slot, entry: Entry) -> str:
         if why := reason(entry):
