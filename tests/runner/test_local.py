@@ -304,6 +304,50 @@ def test_what_is_cancelled_between_two_looks_is_not_followed_either(stage, write
     assert len(play.started) == 1
 
 
+def test_a_runner_that_waits_for_a_gpu_is_cancelled(stage):
+    nvml = FakeNvml(BUSY)
+    play = stage(nvml, device="cuda")
+    play.board.root.mkdir()
+    assert play.runner._step()
+    assert cancel(Board(play.board.study, play.board.root)) == [], "nothing is at work"
+    nvml.gpus[0] = IDLE
+    play.runner._looked = float("inf")  # no look is due before the GPU is found free
+    assert not play.runner._step()
+    assert play.started == []
+
+
+def test_a_run_that_is_still_starting_when_it_is_cancelled_is_asked_once_by_its_runner(stage, monkeypatch):
+    play = stage(threads=4)
+    asked = []
+    monkeypatch.setattr(local.os, "kill", lambda pid, number: asked.append((pid, number)))
+    monkeypatch.setattr(Played, "pid", 4711, raising=False)
+    play.runner._step()
+    cancel(Board(play.board.study, play.board.root))
+    play.runner._step()
+    play.runner._step()
+    assert asked == [(4711, signal.SIGTERM)]
+    play.end(0, code=-15)
+    assert not play.runner._step()
+    assert "stopped by oelm cancel before it began" in play.text.getvalue()
+    assert len(play.started) == 1
+
+
+def test_a_cancelled_run_with_a_claim_is_asked_by_its_claim_and_not_through_its_launcher(stage, monkeypatch):
+    play = stage(threads=4)
+    asked = []
+    play.runner._step()
+    cancel(Board(play.board.study, play.board.root))  # which knows no folder of it: there is no record yet
+    with claimed(play.runner._working[0].directory):
+        monkeypatch.setattr(local.os, "kill", lambda pid, _: asked.append(pid))
+        play.runner._step()
+    assert asked == [os.getpid()]
+
+
+def test_a_study_that_has_no_folder_is_not_given_one_by_cancelling_it(study, tmp_path):
+    assert cancel(Board(study, tmp_path / "runs")) == []
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_freed_slot_is_filled_at_once_though_its_claim_was_seen_a_moment_ago(stage):
     play = stage(threads=2)
     play.runner._step()

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from oelm.errors import UsageError
 from oelm.record.store import find_records, read_metrics, read_record
+from oelm.runner.cancel import cancel
 from oelm.runner.queue import Board
 from oelm.runner.slurm import RESUBMISSIONS, SlurmRunner
 from oelm.runner.slurm_queue import read_job, write_job
@@ -147,6 +148,25 @@ def test_what_oelm_cancel_stopped_stays_so_until_the_next_call(stand_in, runner_
     again._withdraw_cancellations()
     assert step(again)[0]
     assert stand_in.submitted == 2
+
+
+def test_what_waits_to_be_submitted_is_cancelled_until_the_next_call(stand_in, runner_of, tiny_run):
+    study = study_of(tiny_run(), seeds=(0, 1, 2), axes={"train.threads": (1, 2)})
+    runner = runner_of(study, slots=2)
+    step(runner)
+    assert stand_in.submitted == 1  # the runs with two threads wait here, and not with Slurm
+    stand_in.script("scancel", "exit 0")
+    stand_in.says("1_0|RUNNING|None|node1", "1_1|PENDING|None|", "1_2|PENDING|None|")
+    cancel(Board(study, runner.board.root))
+    stand_in.says(*(f"1_{task}|CANCELLED|None|" for task in range(3)))
+    more, said = step(runner)
+    assert not more
+    assert said.count("stopped by oelm cancel") == 3
+    assert stand_in.submitted == 1
+    again = runner_of(study)
+    again._withdraw_cancellations()
+    assert step(again)[0]
+    assert stand_in.submitted == 3
 
 
 def test_the_script_asks_for_what_the_run_needs_and_the_user_wishes(stand_in, runner_of, tiny_run):

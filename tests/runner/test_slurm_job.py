@@ -1,5 +1,6 @@
 """The process that Slurm starts, without Slurm: how it carries a run out, and gives way."""
 
+import json
 import os
 import pickle
 import signal
@@ -11,8 +12,10 @@ import cloudpickle
 import pytest
 
 from oelm.record.store import read_metrics, read_record
+from oelm.runner.cancel import CANCELLED
 from oelm.runner.slurm_job import SlurmJob
 from oelm.runner.slurm_queue import JobRecord, write_job
+from oelm.spec.run import declared, fingerprint
 
 # As submitit does: a handler of SIGUSR2 calls checkpoint() in the middle of the call.
 DRIVER = """
@@ -76,14 +79,20 @@ def test_a_wish_to_stop_that_everybody_hears_several_times_still_lets_the_run_sa
     assert read_record(directory).error.startswith("stopped by SIGTERM")
 
 
-def test_a_job_that_was_cancelled_before_it_could_hear_starts_nothing(tmp_path):
-    write_job(tmp_path, JobRecord(job="7", run="print", cancelled=True))
+@pytest.mark.parametrize("told", ["by its job", "by the study's mark"])
+def test_a_job_that_was_cancelled_before_it_could_hear_starts_nothing(tmp_path, tiny_run, told):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "spec.json").write_text(tiny_run().model_dump_json())
+    write_job(directory, JobRecord(job="7", run="print", cancelled=told == "by its job"))
+    if told == "by the study's mark":
+        (tmp_path / CANCELLED).write_text(json.dumps([fingerprint(declared(tiny_run()))]))
     before = signal.getsignal(signal.SIGTERM)
     try:
-        SlurmJob(tmp_path)()
+        SlurmJob(directory)()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert not (tmp_path / "stderr.log").exists()
+    assert not (directory / "stderr.log").exists()
 
 
 def test_what_is_pickled_names_a_class_and_a_path_only(tmp_path):

@@ -14,7 +14,8 @@ from oelm.study import load_study
 class Arguments:
     """Ask runs at work to save themselves and stop; `oelm run` continues them later.
 
-    Runs of this machine are asked by a signal, runs of a Slurm cluster through Slurm; queued jobs are taken back.
+    Runs of this machine are asked by a signal, runs of a Slurm cluster through Slurm; queued jobs are taken back, and
+    runners start nothing more of what was cancelled.
     """
 
     study: tyro.conf.Positional[Path]
@@ -40,5 +41,6 @@ def main(argv: list[str]) -> int:
     for answer in answers:
         print(answer)
     if not answers:
-        print("nothing of this study is at work.")
+        waits = board.count("waiting", "interrupted", "failed")
+        print(f"nothing of this study is at work{'; a runner that waits will start no more of it' if waits else ''}.")
     return 1 if board.slurm.trouble else 0

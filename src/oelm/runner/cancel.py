@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from oelm.errors import SlurmUnreachable
 from oelm.files import write_atomically
@@ -15,19 +16,20 @@ from oelm.runner.slurm_queue import Job, read_job, slurm, write_job
 from oelm.spec.run import RunSpec, declared, fingerprint
 
 CANCELLED = "cancelled.json"
-"""In a study's folder: the runs that no runner of this machine is to start until it is called again."""
+"""In a study's folder: the runs that no runner is to start, or to let go on, until one is called again."""
 
 
 def cancel(board: Board) -> list[str]:
     """Ask every run at work to save itself, take back every queued one; return in words what was done about each.
 
-    Those that wait are not to follow them: runners that are at work see the mark, and withdraw it when they begin.
+    Those that wait are not to follow them, nor are those to begin that only just start, or wait for a GPU, and show no
+    sign of it: runners see the mark, which is withdrawn when one is called again.
     """
-    entries = [entry for entry in board.entries if entry.state in ("running", "queued")]
-    if entries:
-        left = [declared(entry.run) for entry in board.entries if entry.state not in ("complete", "diverged")]
-        marked = {fingerprint(run) for run in [*cancelled_runs(board), *left]}
+    left = [entry.run for entry in board.entries if entry.state not in ("complete", "diverged")]
+    if left and board.root.is_dir():  # before there is a folder nobody can be at work in it
+        marked = _marks(board.root) | {fingerprint(declared(run)) for run in left}
         write_atomically(board.root / CANCELLED, json.dumps(sorted(marked)) + "\n")
+    entries = [entry for entry in board.entries if entry.state in ("running", "queued")]
     answers = [_asked(entry, entry.claim) for entry in entries if entry.claim and not _by_slurm(entry)]
     jobs = [(entry, entry.job) for entry in entries if entry.job and entry.job.is_live]
     for entry, _ in jobs:
@@ -50,16 +52,25 @@ def cancel(board: Board) -> list[str]:
 
 def cancelled_runs(board: Board) -> list[RunSpec]:
     """Return the runs that are not to be started."""
-    try:
-        marked = set(json.loads((board.root / CANCELLED).read_text()))
-    except (OSError, ValueError, TypeError):  # no mark, or one that someone has edited: nothing is held back by it
-        return []
-    return [entry.run for entry in board.entries if fingerprint(declared(entry.run)) in marked]
+    marked = _marks(board.root)
+    return [entry.run for entry in board.entries if fingerprint(declared(entry.run)) in marked] if marked else []
+
+
+def is_cancelled(root: Path, run: RunSpec) -> bool:
+    """Whether one run of a study's folder is not to be started."""
+    return fingerprint(declared(run)) in _marks(root)
 
 
 def withdraw(board: Board) -> None:
     """Let runs be started again that were cancelled before."""
     (board.root / CANCELLED).unlink(missing_ok=True)
+
+
+def _marks(root: Path) -> set[str]:
+    try:
+        return set(json.loads((root / CANCELLED).read_text()))
+    except (OSError, ValueError, TypeError):  # no mark, or one that someone has edited: nothing is held back by it
+        return set()
 
 
 def _by_slurm(entry: Entry) -> bool:
@@ -80,7 +91,7 @@ def _marked(entry: Entry) -> None:
 
 def _asked(entry: Entry, claim: Claim) -> str:
     if not claim.is_here:
-        return f"{entry.name}: at work on {claim.host}, out of reach; call oelm cancel there."
+        return f"{entry.name}: at work on {claim.host}, out of reach of a signal; its runner there sees the wish, or call oelm cancel there."
     try:
         os.kill(claim.pid, signal.SIGTERM)
     except ProcessLookupError:

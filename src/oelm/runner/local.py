@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,7 +22,7 @@ from rich.console import Console
 from oelm.errors import UsageError
 from oelm.files import write_atomically
 from oelm.runner.cancel import cancelled_runs, withdraw
-from oelm.runner.claim import Claim, claims_here
+from oelm.runner.claim import Claim, claims_here, holder
 from oelm.runner.devices import Gpus
 from oelm.runner.display import reason, shown
 from oelm.runner.queue import Board, Entry
@@ -44,6 +45,8 @@ class Slot:
     entry: Entry
     process: subprocess.Popen[bytes]
     gpus: tuple[str, ...] = ()
+    asked: bool = False
+    """Whether it was asked to stop because it is cancelled."""
 
     @property
     def directory(self) -> Path:
@@ -124,7 +127,9 @@ class LocalRunner:
             gpus = self._room_for(entry.run)
             if gpus is None:
                 return
-            self._start(entry, gpus)
+            self._cancelled = cancelled_runs(self.board)  # read again: a wish since the last look is not to be late
+            if self._startable(entry):
+                self._start(entry, gpus)
 
     def _room_for(self, run: RunSpec) -> tuple[str, ...] | None:
         """Return the GPUs to take (none on a CPU), or None while there is no room."""
@@ -193,6 +198,8 @@ class LocalRunner:
     def _why(self, slot: Slot, entry: Entry) -> str:
         if why := reason(entry):
             return why
+        if slot.asked:
+            return "stopped by oelm cancel before it began"
         lines = (slot.directory / "stderr.log").read_text(errors="replace").strip().splitlines()
         code = slot.process.returncode
         if code == -signal.SIGKILL:
@@ -209,6 +216,20 @@ class LocalRunner:
         for entry in list(self.board.entries):
             if entry.state not in ("complete", "diverged") and not entry.trouble:
                 self.board.refresh(entry)
+        for slot in self._working:
+            if slot.entry.run in self._cancelled and not slot.asked:
+                self._ask(slot)
+
+    def _ask(self, slot: Slot) -> None:
+        """Ask a cancelled run to stop, which may have had no claim yet by which `oelm cancel` could find it.
+
+        By its claim if it has one, since torchrun, told to stop, gives its processes only so long to save themselves.
+        Without a claim nothing has begun that could be lost.
+        """
+        slot.asked = True
+        claim = holder(slot.directory)
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(claim.pid if claim and claim.is_here else slot.process.pid, signal.SIGTERM)
 
     def _stop(self) -> None:
         self.console.print("asking the runs to save themselves ...")

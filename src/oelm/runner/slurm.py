@@ -19,6 +19,7 @@ from rich.console import Console
 
 from oelm.errors import RunLocked, UsageError
 from oelm.files import write_atomically
+from oelm.runner.cancel import cancelled_runs, withdraw
 from oelm.runner.claim import claimed
 from oelm.runner.display import reason, shown
 from oelm.runner.local import checked, directory_of, result_of
@@ -59,6 +60,7 @@ class SlurmRunner:
         self._failed: Counter[Path] = Counter()
         self._lost: Counter[Path] = Counter()
         self._asked = 0.0
+        self._cancelled: list[RunSpec] = []
 
     def run(self) -> int:
         """Watch until nothing is left to do; return how many runs are left undone. Ctrl-C ends the watching only."""
@@ -78,6 +80,7 @@ class SlurmRunner:
 
     def _withdraw_cancellations(self) -> None:
         """Let runs go on that `oelm cancel` stopped before this call."""
+        withdraw(self.board)
         for entry in self.board.entries:
             record = read_job(directory_of(entry)) if not entry.trouble else None
             if record and record.cancelled:
@@ -89,6 +92,7 @@ class SlurmRunner:
         if time.monotonic() - self._asked >= ASK_SECONDS:
             self._asked = time.monotonic()
             self.board.slurm.ask([entry.job.id for entry in self._unsettled() if entry.job])
+        self._cancelled = cancelled_runs(self.board)
         for entry in self._unsettled():
             self._noted(self.board.refresh(entry))
         if startable := [entry for entry in self._unsettled() if self._startable(entry)]:
@@ -106,7 +110,9 @@ class SlurmRunner:
     def _startable(self, entry: Entry) -> bool:
         """Whether to submit a run; never while a job for it may live."""
         idle = entry.state in ("waiting", "interrupted", "failed") and not entry.trouble
-        return idle and (entry.job is None or entry.job.has_ended) and directory_of(entry) not in self._given_up
+        if not idle or entry.run in self._cancelled:
+            return False
+        return (entry.job is None or entry.job.has_ended) and directory_of(entry) not in self._given_up
 
     def _noted(self, entry: Entry) -> None:
         """Say what has become of a run since the last look, and decide whether it gets another job."""
@@ -122,7 +128,7 @@ class SlurmRunner:
         if not job.has_ended or job.id not in self._watched:
             return
         self._watched.remove(job.id)
-        if job.cancelled:
+        if job.cancelled or entry.run in self._cancelled:
             self._given_up.add(directory)
             self._say(entry, f"job {job.id} was stopped by oelm cancel; the same command continues it")
         elif job.state == "OUT_OF_MEMORY" or entry.state == "failed":
@@ -148,6 +154,7 @@ class SlurmRunner:
                 if not self.board.slurm.ask([job.job for entry in entries if (job := read_job(directory_of(entry)))]):
                     return
                 fresh = [self.board.refresh(entry) for entry in entries]
+                self._cancelled = cancelled_runs(self.board)
                 groups: dict[tuple[int, int], list[Entry]] = {}
                 for entry in fresh:
                     if self._startable(entry):

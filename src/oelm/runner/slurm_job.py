@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from oelm.errors import RunFailed
+from oelm.runner.cancel import is_cancelled
 from oelm.runner.claim import SILENCE_SECONDS, holder
 from oelm.runner.local import command
 from oelm.runner.slurm_queue import read_job
@@ -40,13 +41,14 @@ class SlurmJob:
         Raises RunFailed unless it is complete, so that the job's own state tells as well.
         """
         signal.signal(signal.SIGTERM, self._give_way)
+        run = RunSpec.model_validate_json((self.directory / "spec.json").read_text())
         job = read_job(self.directory)
-        if job is not None and job.cancelled:  # a signal before this process could hear it would have been lost
+        # A signal before this process could hear it would have been lost, a job submitted meanwhile not been known.
+        if (job is not None and job.cancelled) or is_cancelled(self.directory.parent, run):
             return
         self._await_the_dead()
         if self._leaving:
             return
-        run = RunSpec.model_validate_json((self.directory / "spec.json").read_text())
         deaf_before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # the child inherits it; ours waits
         with (self.directory / "stderr.log").open("wb") as errors:
             self._child = subprocess.Popen(  # noqa: S603  (a command of our own)
