@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from oelm.record.stages import EXTENSIONS, by_declaration, stage_of
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
-from oelm.study import Study
+from oelm.study import Study, at
 
 RATES = (1e-3, 2e-3, 4e-3)
 
@@ -108,6 +109,54 @@ def test_the_stage_depends_on_the_records_alone_and_not_on_their_order(tuned_stu
             grid,
             key=lambda value: loss(RunSpec(arm=arm, model=GPT_SIZES["nano"], train=TrainSpec(learning_rate=value))),
         )
+
+
+def field_bowl(field: str, best: float):
+    """Losses that are least where one field has one value, whatever the arm."""
+    return lambda run: 2 + abs(at(run, field) - best)
+
+
+@pytest.mark.parametrize(
+    ("field", "grid", "best", "ended", "at_edge"),
+    [
+        ("train.warmup_steps", (5, 10, 20), 40, (5, 10, 20, 40, 80), False),
+        ("train.warmup_steps", (4, 6), 0, (1, 2, 3, 4, 6), True),
+        ("train.warmup_steps", (1, 2, 3), 1, (1, 2, 3), True),
+        ("train.warmup_steps", (0, 10), 10, (0, 10), True),
+        ("train.weight_decay", (0.0, 0.01, 0.1), 1.0, (0.0, 0.01, 0.1, 1.0, 10.0), False),
+        ("train.weight_decay", (0.0, 0.01, 0.1), 0.0, (0.0, 0.01, 0.1), True),
+        ("train.weight_decay", (0.0, 0.01, 0.1), 0.01, (0.0, 0.01, 0.1), False),
+        ("train.weight_decay", (0.01,), 0.01, (0.01,), False),
+        ("train.grad_clip", (1, 2), 0.5, (0.25, 0.5, 1, 2), False),
+        ("train.precision", ("fp32", "bf16"), None, ("fp32", "bf16"), False),
+        ("train.compiled", (False, True), True, (False, True), False),
+    ],
+)
+def test_any_numbers_grow_where_the_best_is_their_last_and_what_cannot_grow_is_marked(
+    tuned_study, make_record, field, grid, best, ended, at_edge
+):
+    study = tuned_study(tuned={field: grid})
+    loss = field_bowl(field, best) if best is not None else lambda run: 2.0 + (run.train.precision == "fp32")
+    stage, _ = carried_out(study, make_record, loss)
+    (cell,) = stage.choice.cells
+    assert cell.grid[field] == ended
+    assert {type(value) for value in cell.grid[field]} == {type(value) for value in (*grid, *ended)}
+    assert {arm.at_edge for arm in cell.arms} == {at_edge}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(grid=st.sets(st.integers(0, 300), min_size=2, max_size=3), best=st.integers(0, 3000))
+def test_a_grid_of_whole_numbers_stays_one_and_keeps_what_it_had(tuned_study, make_record, grid, best):
+    stage, _ = carried_out(
+        tuned_study(tuned={"train.warmup_steps": tuple(grid)}), make_record, field_bowl("train.warmup_steps", best)
+    )
+    (cell,) = stage.choice.cells
+    ended = cell.grid["train.warmup_steps"]
+    assert all(type(value) is int for value in ended)
+    assert len(set(ended)) == len(ended)
+    assert set(grid) <= set(ended)
+    for arm in cell.arms:
+        assert arm.at_edge == (arm.values["train.warmup_steps"] in (min(ended), max(ended)))
 
 
 def test_a_grid_grows_only_to_values_that_a_run_can_have(tuned_study, make_record):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ class ArmChoice(Record):
     score: float
     """Mean over the tuning seeds of what the validation split says; less is better."""
     at_edge: bool
-    """Whether the grid ends at the chosen value although it has grown as far as it may."""
+    """Whether the grid ends at the chosen value, although it has grown as far as it may and can."""
     runs: tuple[str, ...]
     """Fingerprints of the records of this arm that were compared."""
 
@@ -126,7 +126,7 @@ def _tuned(study: Study, cell: Setting, records: Mapping[str, RunRecord]) -> tup
             arm=name,
             values=values,
             score=score,
-            at_edge=any(_ends(grid, [values]).values()),
+            at_edge=any(_at_end(grid[field], [value], end) for field, value in values.items() for end in (min, max)),
             runs=tuple(records[fingerprint(run)].fingerprint for run in runs if run.arm == name),
         )
         for name, (values, score) in best.items()
@@ -166,29 +166,39 @@ def _best(arm: Arm, runs: Sequence[RunSpec], scores: Mapping[str, float], grid: 
 def _extended(study: Study, grid: Grid, optima: Sequence[Setting]) -> Grid:
     """Return the grid with one more value at each end at which some optimum lies, where a run can have that value."""
     wider = dict(grid)
-    for field, new in _ends(grid, optima).items():
-        fitting = [value for value in new if _fits(study, field, value)]
+    for field, values in grid.items():
+        found = [optimum[field] for optimum in optima]
+        grown = _below(values, found) + _above(values, found)
+        fitting = [value for value in grown if _fits(study, field, value)]
         if fitting:
-            wider[field] = tuple(sorted((*grid[field], *fitting)))
+            wider[field] = tuple(sorted((*values, *fitting)))
     return wider
 
 
-def _ends(grid: Grid, optima: Sequence[Setting]) -> dict[str, list[float]]:
-    """Return, per field, the values that would follow the ends of the grid at which some optimum lies.
+def _below(values: Sequence[Any], optima: Sequence[Any]) -> list[float]:
+    """Return the value that would follow the lower end of a grid, if some optimum lies there.
 
-    The values go on in the ratio of the last two. A grid of one value, or of what are no positive numbers, has no
-    direction to grow in.
+    It goes on in the ratio of the last two. From zero on, and below one where numbers are whole, no ratio leads.
     """
-    found: dict[str, list[float]] = {}
-    for field, values in grid.items():
-        if len(values) < 2 or not all(_is_positive(value) for value in values):
-            continue
-        ordered, best = sorted(values), {optimum[field] for optimum in optima}
-        below = [_rounded(ordered[0] ** 2 / ordered[1])] if ordered[0] in best else []
-        above = [_rounded(ordered[-1] ** 2 / ordered[-2])] if ordered[-1] in best else []
-        if below or above:
-            found[field] = [*below, *above]
-    return found
+    if not _at_end(values, optima, min) or min(values) <= 0:
+        return []
+    first, second = sorted(values)[:2]
+    new = _rounded(first**2 / second, optima)
+    return [new] if 0 < new < first else []
+
+
+def _above(values: Sequence[Any], optima: Sequence[Any]) -> list[float]:
+    """Return the value that would follow the upper end of a grid, in the ratio of the last two."""
+    if not _at_end(values, optima, max) or sorted(values)[-2] <= 0:
+        return []
+    second, last = sorted(values)[-2:]
+    new = _rounded(last**2 / second, optima)
+    return [new] if new > last else []
+
+
+def _at_end(values: Sequence[Any], optima: Sequence[Any], end: Callable[[Sequence[Any]], Any]) -> bool:
+    """Whether some optimum lies at an end of a grid. One value, or what are no numbers, has none."""
+    return len(values) > 1 and all(map(_is_number, values)) and end(values) in optima
 
 
 def _fits(study: Study, field: str, value: float) -> bool:
@@ -199,10 +209,12 @@ def _fits(study: Study, field: str, value: float) -> bool:
     return True
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, float) and value > 0
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _rounded(value: float) -> float:
-    """Round to what a person would have written: a fingerprint hangs on every digit."""
+def _rounded(value: float, like: Sequence[Any]) -> float:
+    """Round to what a person would have written: a fingerprint hangs on every digit. Whole where the field is."""
+    if all(isinstance(one, int) for one in like):
+        return round(value)
     return float(f"{value:.3g}")
