@@ -27,6 +27,7 @@ from oelm.data.documents import MAX_PIECE
 from oelm.data.prepare import prepare
 from oelm.data.readers import Position, TextFiles
 from oelm.data.tokenizer import gpt2_tokenizer
+from oelm.record.memory import peak_resident_bytes
 from oelm.spec.data import END_OF_TEXT, DataSpec
 
 _BATCH = 4096
@@ -83,10 +84,7 @@ def _apart(task: Callable[[Path, Path], float], text: Path, out: Path) -> tuple[
 
 
 def _with_peak(task: Callable[[Path, Path], float], text: Path, out: Path) -> tuple[float, float]:
-    seconds = task(text, out)
-    # Not ru_maxrss: a new process begins with its parent's.
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return seconds, int(peak.split()[1]) * 1024 / 1e6
+    return task(text, out), peak_resident_bytes() / 1e6
 
 
 def _ours(text: Path, out: Path) -> float:

@@ -2,7 +2,8 @@
 
 Both sides start from the same weights and see the same random batches, with the same clipping, fused AdamW and
 thread count. The other side is written as a user of transformers would write it: sdpa attention, `labels` to the
-model, `clip_grad_norm_`, `step`. Peak memory is the process's (ru_maxrss): what the machine had to provide.
+model, `clip_grad_norm_`, `step`. Peak memory is the process's own, what the machine had to provide for it: ru_maxrss,
+but without what that inherits from whoever started the process (see `oelm.record.memory`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +22,7 @@ from typing import Any, Literal
 import tyro
 
 from oelm.errors import RunFailed
+from oelm.record.memory import peak_resident_bytes
 from oelm.spec.model import GPTSpec, named_size
 from oelm.spec.train import TrainSpec
 
@@ -118,8 +119,7 @@ def _worker(side: Side, bench: StepBench) -> dict[str, Any]:
         began = time.perf_counter()
         losses.append(step(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
         seconds.append(time.perf_counter() - began)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"seconds": seconds[1:], "losses": losses[:LOSSES], "peak_bytes": peak}
+    return {"seconds": seconds[1:], "losses": losses[:LOSSES], "peak_bytes": peak_resident_bytes()}
 
 
 def _our_step(bench: StepBench) -> Callable[[Any, Any], float]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import resource
 import time
 from pathlib import Path
 
 import torch
 
 from oelm.files import write_atomically
+from oelm.record.memory import peak_resident_bytes
 from oelm.record.timing import InitMethod, timing_stats
 from oelm.spec.run import RunSpec
 from oelm.train.loop import Progress
@@ -38,7 +38,7 @@ def peak_memory(device: torch.device) -> int:
     """Return the most memory this process has held, in bytes, on its device."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_resident_bytes()
 
 
 def matmul_peak(device: torch.device, precision: str) -> float:
