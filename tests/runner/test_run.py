@@ -147,6 +147,19 @@ def kill_campaign(run, tmp_path, kills, seed):
     assert_same_run(whole, parts)
 
 
+def test_the_time_of_a_killed_session_is_counted_up_to_its_last_checkpoint(tiny_run, tmp_path):
+    run = tiny_run()
+    killed_at(run, tmp_path, 25)
+    path = tmp_path / "checkpoints" / "latest" / "state.json"
+    state = json.loads(path.read_text())
+    for name in ("train_seconds", "wall_seconds"):  # as if it had been at work for an hour
+        state["progress"][name] = state["progress"].get(name, 0.0) + 3600
+    path.write_text(json.dumps(state))
+    seconds = carried_out(run, tmp_path).seconds
+    assert seconds.total >= seconds.train + seconds.validation + seconds.checkpoint
+    assert seconds.total < 2 * 3600, "no session is counted twice"
+
+
 def test_a_damaged_latest_checkpoint_costs_some_steps_and_is_mentioned(tiny_run, tmp_path):
     run = tiny_run()
     carried_out(run, tmp_path / "whole")

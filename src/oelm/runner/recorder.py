@@ -43,10 +43,14 @@ class Recorder:
             self._started = before.started
             self._earlier_seconds = before.seconds.total if before.seconds else 0.0
 
-    @property
     def wall_seconds(self) -> float:
-        """Wall time of the run so far, over all its sessions."""
+        """Return the wall time of the run so far, over all its sessions."""
         return self._earlier_seconds + time.perf_counter() - self._began
+
+    def follow(self, progress: Progress) -> None:
+        """Take a training's progress as the run's, with the time of sessions that were killed after it was saved."""
+        self.progress = progress
+        self._earlier_seconds = max(self._earlier_seconds, progress.wall_seconds)
 
     def write(self, status: Status, error: str | None = None, failure: Failure | None = None) -> RunRecord:
         """Write the record as it stands; only the leading process does."""
@@ -62,7 +66,7 @@ class Recorder:
             failure=failure,
             error=error,
             seconds=SecondsRecord(
-                total=self.wall_seconds,
+                total=self.wall_seconds(),
                 train=progress.train_seconds,
                 validation=sum(progress.validation_seconds),
                 checkpoint=progress.checkpoint_seconds,

@@ -30,7 +30,7 @@ from oelm.runner.tasks import AnyTask, build_model, task_of
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.train.allocator import keep_large_blocks
 from oelm.train.checkpoint import Checkpoints, load_into
-from oelm.train.distributed import World, processes, world
+from oelm.train.distributed import processes, world
 from oelm.train.evaluate import Measured
 from oelm.train.loop import Observer, Training
 from oelm.train.optimizer import Optimizer
@@ -130,7 +130,7 @@ def _carry_out(
         quiet=quiet,
         leads=here.leads,
     ) as observer:
-        training = _training(run, model, task, checkpoints, here, observer, stop)
+        training = _training(task, model, checkpoints, recorder, observer, stop)
         for note in recorder.facts["data"].notes:
             observer.said(f"data: {note}")
         for trouble in troubles:
@@ -139,7 +139,7 @@ def _carry_out(
             load_into(model, saved.model, str(checkpoints.directory))
             training.resume(saved)
             observer.said(f"continuing after step {resumed_at}")
-        recorder.progress = training.progress
+        recorder.follow(training.progress)
         recorder.write("running")
         training.run()
         return _conclude(model, task, cost, recorder, observer)
@@ -153,19 +153,26 @@ def _cost(model: nn.Module, run: RunSpec, task: AnyTask) -> Cost | None:
 
 
 def _training(
-    run: RunSpec,
-    model: nn.Module,
-    task: AnyTask,
-    checkpoints: Checkpoints,
-    here: World,
-    observer: Observer,
-    stop: StopWish,
+    task: AnyTask, model: nn.Module, checkpoints: Checkpoints, recorder: Recorder, observer: Observer, stop: StopWish
 ) -> Training:
+    run, here = recorder.run, recorder.world
     names = [name for name, _ in model.named_parameters()]
     rates = multipliers(names, architecture_of(model).projections(model), run.method.rates)
     optimizer = Optimizer(model, run.train, rates, keeps_moments=run.method.schedule.every is not None)
     freezing = surgery.FreezeSchedule(model, run.train.steps)
-    return Training(model, task, run.train, run.seed, optimizer, freezing, checkpoints, here, observer, stop)
+    return Training(
+        model,
+        task,
+        run.train,
+        run.seed,
+        optimizer,
+        freezing,
+        checkpoints,
+        here,
+        observer,
+        stop,
+        clock=recorder.wall_seconds,
+    )
 
 
 def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Recorder, observer: Observer) -> RunRecord:
@@ -201,7 +208,7 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
             task.run,
             progress,
             steps_per_epoch=task.steps_per_epoch,
-            wall_seconds=recorder.wall_seconds,
+            wall_seconds=recorder.wall_seconds(),
         )
         task.write_artefacts(recorder.directory, model, test)
     return recorder.write("complete")

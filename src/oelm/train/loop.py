@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -96,6 +97,8 @@ class Progress:
     train_seconds: float = 0.0
     validation_seconds: list[float] = field(default_factory=list)
     checkpoint_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    """Of the whole run up to its last checkpoint, over all sessions: a killed one leaves no other trace of its time."""
     step_seconds: list[float] = field(default_factory=list)
 
 
@@ -113,6 +116,8 @@ class Training:
     world: World
     observer: Observer
     stop: StopWish
+    clock: Callable[[], float]
+    """Wall seconds of the run so far, over all its sessions."""
     progress: Progress = field(default_factory=Progress)
 
     def run(self) -> Progress:
@@ -148,6 +153,7 @@ class Training:
     def save(self) -> None:
         """Write the checkpoint of this moment."""
         began = time.perf_counter()
+        self.progress.wall_seconds = self.clock()
         if self.world.leads:
             moments, scaler = self.optimizer.state()
             times = torch.tensor(self.progress.step_seconds, dtype=torch.float64)
