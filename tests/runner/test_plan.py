@@ -4,9 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from oelm.cli import plan as cli_plan
+from oelm.data import probes
+from oelm.runner.bind import bound
 from oelm.runner.plan import DEVICES, UTILISATION, plan
 from oelm.runner.queue import Board
+from oelm.runner.tasks import build_model
+from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.model import GPT_SIZES, ForeignSpec, GPTSpec
+from oelm.spec.run import RunSpec
+from oelm.spec.train import TrainSpec
 from oelm.study import Listing, load_study
 
 ROOT = Path(__file__).parents[2]
@@ -47,13 +56,76 @@ def test_a_tuned_study_counts_the_stage_to_come_and_what_is_done(tuned_study, tm
 
 
 def test_epochs_over_data_nobody_knows_have_no_time(published):
-    from oelm.spec.data import ExamplesSpec
-
     study = load_study(ROOT / "studies/published.py")
     run = study.listed[-1].model_copy(update={"data": ExamplesSpec(corpus="mine")})
     result = plan(Board(study.model_copy(update={"listed": (run,)}), Path("/nowhere")), "h100")
     assert result.runs[0].steps is None
     assert result.seconds is None
+
+
+def planned(run, device="a5000"):
+    """Plan one run, as if it were a study."""
+    listing = Listing(name="one", question="?", listed=(run.model_copy(update={"label": "one"}),))
+    return plan(Board(listing, Path("/nowhere")), device).runs[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "answers"),
+    [
+        (GPTSpec(context=32, model_dim=32, num_layers=1, num_heads=4), {"vocab_size": 300}, "label"),
+        (ForeignSpec(name="bert-tiny", pretrained=False), {"vocab_size": 300}, "label"),
+        (ForeignSpec(name="t5-tiny", pretrained=False), {"vocab_size": 300}, "text"),
+    ],
+)
+def test_a_plan_counts_the_model_that_is_trained_on_labelled_text(reviewing, model, data, answers):
+    run = reviewing(model=model, data={**data, "answers": answers})
+    named, rows = bound(run)
+    built = build_model(named, rows, torch.device("cpu"))
+    found = planned(run.model_copy(update={"data": run.data.model_copy(update={"rows": 160})}))
+    assert found.trained == sum(parameter.numel() for parameter in built.parameters())
+    assert found.steps == named.train.steps
+
+
+def test_a_plan_counts_the_vocabulary_that_a_probe_has():
+    model = GPTSpec(context=32, model_dim=32, num_layers=1, num_heads=4)
+    recall = planned(RunSpec(model=model, data=DataSpec(corpus="recall:2")))
+    text = planned(RunSpec(model=model, data=DataSpec(corpus="stories")))
+    assert text.trained - recall.trained == 32 * (50257 - probes.VOCAB_SIZE)
+
+
+def test_labels_that_nobody_has_counted_still_make_a_classifier():
+    data = ExamplesSpec(corpus="mine", texts=("text",), label="label", vocab_size=300)
+    model = ForeignSpec(name="bert-tiny", pretrained=False)
+    least = planned(RunSpec(model=model, data=data))
+    assert least.trained == planned(RunSpec(model=model.model_copy(update={"labels": 2}), data=data)).trained
+    assert planned(RunSpec(model=model, data=data.model_copy(update={"corpus": "mnli"}))).trained > least.trained
+
+
+@pytest.mark.parametrize(("rows", "epochs", "batch_size"), [(160, 2.5, 48), (10, 3, 16), (161, 3, 16), (5, 0.01, 16)])
+def test_epochs_have_as_many_steps_as_binding_gives_them(reviewing, rows, epochs, batch_size):
+    run = reviewing(data={"rows": rows}, epochs=epochs, batch_size=batch_size)
+    named, examples = bound(run)
+    taken = len(examples.splits["train"])  # `rows` is what is asked for; there may be fewer
+    asked = run.model_copy(update={"data": run.data.model_copy(update={"rows": taken})})
+    assert planned(asked).steps == named.train.steps
+
+
+def test_a_run_that_does_not_fit_on_the_device_is_told(reviewing, published, capsys, tmp_path):
+    assert {run.fits for run in published.runs} == {True}
+    run = RunSpec(model=GPT_SIZES["mini"], train=TrainSpec(batch_size=16_384, device="cuda"))
+    assert planned(run, "a5000").fits is False
+    assert planned(run, "a100").fits
+    assert planned(run.model_copy(update={"train": run.train.model_copy(update={"accumulation": 64})}), "a5000").fits
+    assert planned(reviewing(), "cpu").fits is None
+    study = tmp_path / "large.py"
+    study.write_text(
+        "import oelm\n"
+        f"run = oelm.RunSpec.model_validate_json({run.model_dump_json()!r}).model_copy(update={{'label': 'L-01'}})\n"
+        "study = oelm.Listing(name='large', question='?', listed=(run,))\n"
+    )
+    assert cli_plan.main([str(study), "--out", str(tmp_path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "1 of them do not fit into the memory of one a5000: L-01. Give train.accumulation" in told
 
 
 def test_batches_by_length_are_planned_with_the_tokens_that_rows_have(published):

@@ -78,7 +78,7 @@ def _show(plan: Plan, console: Console) -> None:
             f"{run.frozen:,}",
             f"{run.steps:,}" if run.steps else "?",
             f"{run.step_flops / 1e12:.4f}",
-            f"{run.memory_bytes / 2**20:,.0f} MiB",
+            f"{run.memory_bytes / 2**20:,.0f} MiB{' !' if run.fits is False else ''}",
             f"{run.step_seconds:.3g}",
             duration(run.seconds) or "?",
         )
@@ -86,5 +86,12 @@ def _show(plan: Plan, console: Console) -> None:
     total = f"{len(plan.runs)} runs, {duration(plan.seconds) or 'an unknown time'} on {plan.device} one after another"
     peaks = ", ".join(f"{name}: {peak / 1e12:.3g} TFLOP/s" for name, peak in plan.peak_flops.items())
     console.print(f"{total}; peak {peaks}, {100 * plan.utilisation:.0f} % of it taken to be reached", highlight=False)
+    if too_large := [run.run for run in plan.runs if run.fits is False]:
+        console.print(
+            f"! {len(too_large)} of them do not fit into the memory of one {plan.device}: {', '.join(too_large)}. Give "
+            "train.accumulation or train.processes, or name a larger device.",
+            highlight=False,
+            markup=False,
+        )
     if plan.confirm_runs:
         console.print(f"then {plan.confirm_runs} runs to confirm, each arm at its own best setting", highlight=False)

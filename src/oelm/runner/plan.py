@@ -12,14 +12,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from oelm import surgery
+from oelm.data import probes
+from oelm.data.tasks import CORPORA
+from oelm.data.tokenizer import GPT2_VOCAB_SIZE
 from oelm.models.build import build, named_shape
 from oelm.models.cost import Cost, training_cost
 from oelm.runner.artefacts import matmul_peak
 from oelm.runner.queue import Board, Entry
 from oelm.spec.base import digest
-from oelm.spec.data import ExamplesSpec
+from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.model import GPTSpec, ModelSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.study import Study
@@ -53,6 +57,8 @@ TRAINING_ROWS = {"sst2": 67_349, "mnli": 392_702, "xnli": 392_702, "ag_news": 12
 """Rows of the public training splits, for plans of runs whose data are not at hand."""
 ROW_TOKENS = {"sst2": 14, "xnli": 38, "mnli": 38}
 """Tokens of a training row on the average, as counted here (MNLI as XNLI, whose pairs are of its kind)."""
+FEWEST_LABELS = 2
+"""Of data whose labels nobody has counted: a head is small, but a model without one is another model."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,9 @@ class Planned:
     step_flops: int
     step_seconds: float
     memory_bytes: int
+    """An estimate of what a step holds at once on each device."""
+    fits: bool | None
+    """Whether the named device has that much; None for this machine, whose memory others use as well."""
     seconds: float | None
     settings: dict[str, Any]
     """What the run's spec says that is not a default."""
@@ -107,10 +116,9 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
     costs: dict[str, tuple[surgery.Audit, Cost]] = {}
     planned = []
     for entry in board.entries:
-        parts = (_shape(entry.run), entry.run.method)
-        key = digest(
-            [*(part.model_dump(mode="json") for part in parts), _length(entry.run), entry.run.train.batch_size]
-        )
+        shape, method = _shape(entry.run), entry.run.method
+        parts = [part.model_dump(mode="json") for part in (shape.spec, method)]
+        key = digest([*parts, shape.vocab_size, _length(entry.run), entry.run.train.batch_size])
         if key not in costs:
             progress(f"counting {entry.name}")
             costs[key] = counted(entry.run)
@@ -118,7 +126,8 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
         if peak not in peaks:
             progress("probing this machine")
             peaks[peak] = probed(entry.run)
-        planned.append(_planned(board, entry, *costs[key], peaks[peak]))
+        room = DEVICES[device].memory_bytes if device in DEVICES else None
+        planned.append(_planned(board, entry, *costs[key], peaks[peak], room))
     later = 0
     if isinstance(board.study, Study) and board.stage.name == "tune":
         later = len(board.study.seeds) * len(board.study.cells()) * len(board.study.arms)
@@ -128,7 +137,7 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
 
 def counted(run: RunSpec) -> tuple[surgery.Audit, Cost]:
     """Return what a run's model consists of under its method, and what a step of it costs."""
-    model = build(_shape(run))
+    model = _shape(run).build()
     audit = surgery.apply(model, run.method, seed=run.seed)
     return audit, training_cost(model.train(), run.train.batch_size, _length(run))
 
@@ -143,8 +152,12 @@ def probed(run: RunSpec) -> float:
         torch.set_num_threads(before)
 
 
-def _planned(board: Board, entry: Entry, audit: surgery.Audit, cost: Cost, peak: float) -> Planned:
+def _planned(
+    board: Board, entry: Entry, audit: surgery.Audit, cost: Cost, peak: float, room: int | None
+) -> Planned:
     run = entry.run
+    parts = run.train.processes * run.train.accumulation  # of a batch: one at a time is on a device
+    memory = cost.memory_bytes - cost.activation_bytes + cost.activation_bytes // parts
     step_flops = cost.total_flops
     step_seconds = step_flops / (peak * UTILISATION * run.train.processes)
     steps = _steps(run)
@@ -161,7 +174,8 @@ def _planned(board: Board, entry: Entry, audit: surgery.Audit, cost: Cost, peak:
         steps=steps,
         step_flops=step_flops,
         step_seconds=step_seconds,
-        memory_bytes=cost.memory_bytes,
+        memory_bytes=memory,
+        fits=None if room is None else memory <= room,
         seconds=None if steps is None else steps * step_seconds,
         settings=run.meaning(),
     )
@@ -172,15 +186,36 @@ def _steps(run: RunSpec) -> int | None:
         return run.train.steps
     rows = run.data.rows if isinstance(run.data, ExamplesSpec) else None
     rows = rows or TRAINING_ROWS.get(run.data.corpus)
-    return math.ceil(run.train.epochs * rows / run.train.batch_size) if rows else None
+    if rows is None:
+        return None
+    batches = math.ceil(rows / run.train.batch_size)  # each epoch ends with what is left, as when a run is bound
+    return max(1, math.ceil(run.train.epochs * batches - 1e-9))
 
 
-def _shape(run: RunSpec) -> ModelSpec:
-    """Return a model of the run's shapes that needs neither data nor the hub."""
-    if isinstance(run.model, GPTSpec):
-        own = None if isinstance(run.data, ExamplesSpec) else run.data.vocab_size
-        return run.model.model_copy(update={"vocab_size": run.model.vocab_size or own or 50257})
-    return named_shape(run.model)
+@dataclass(frozen=True)
+class Shape:
+    """A model of a run's shapes, which needs neither data nor the hub."""
+
+    spec: ModelSpec
+    vocab_size: int | None = None
+    """Of a foreign model that is given the data's; None: its own."""
+
+    def build(self) -> nn.Module:
+        """Build it."""
+        return build(self.spec, vocab_size=self.vocab_size)
+
+
+def _shape(run: RunSpec) -> Shape:
+    data, model = run.data, run.model
+    if isinstance(data, ExamplesSpec) and data.answers == "label":
+        known = CORPORA.get(data.corpus)
+        labels = len(known.labels) if known and known.labels else FEWEST_LABELS
+        model = model.model_copy(update={"labels": model.labels or labels})
+    if isinstance(model, GPTSpec):
+        probe = isinstance(data, DataSpec) and data.probe is not None
+        own = probes.VOCAB_SIZE if probe else data.vocab_size or GPT2_VOCAB_SIZE
+        return Shape(model.model_copy(update={"vocab_size": model.vocab_size or own}))
+    return Shape(named_shape(model), data.vocab_size if isinstance(data, ExamplesSpec) else None)
 
 
 def _length(run: RunSpec) -> int:
