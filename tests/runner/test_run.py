@@ -1,5 +1,6 @@
 """Whole runs: what they leave, and that nothing stops them for good."""
 
+import errno
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import time
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from oelm.errors import BadData, OelmError, RunFailed, RunLocked, UsageError
@@ -19,7 +21,9 @@ from oelm.record.attention import read_attention
 from oelm.record.store import read_metrics, read_record
 from oelm.runner.bind import bound
 from oelm.runner.restore import restore
+from oelm.runner.run import execute
 from oelm.spec.model import GPTSpec
+from oelm.train.checkpoint import Checkpoints
 
 from .conftest import carried_out, forked, killed_at
 
@@ -235,6 +239,28 @@ def test_a_full_disk_is_told_in_words_and_the_run_continues_afterwards(tiny_run,
     assert read_record(tmp_path / "parts").status == "failed"
     carried_out(run, tmp_path / "parts")
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "make room"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "make room"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "make room"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "train.bin"), "broke off .*train.bin"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "broke off .BrokenPipeError"),
+        (SafetensorError("InvalidHeader"), "broke off .SafetensorError: InvalidHeader"),
+    ],
+)
+def test_room_is_asked_for_where_it_helps_and_other_troubles_are_told_as_they_are(tiny_run, tmp_path, error, words):
+    class Broken(Checkpoints):
+        def save(self, *_):
+            raise error
+
+    with pytest.raises(RunFailed, match=words) as told:
+        execute(*bound(tiny_run()), tmp_path, quiet=True, make_checkpoints=Broken)
+    assert ("make room" in str(told.value)) == (words == "make room")
+    assert read_record(tmp_path).status == "failed"
 
 
 def test_data_other_than_declared_is_refused(tiny_run):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,6 +37,9 @@ from oelm.train.evaluate import Measured
 from oelm.train.loop import Observer, Training
 from oelm.train.optimizer import Optimizer
 from oelm.train.signals import StopWish, listening
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""The errors of a disk that is full, or takes nothing more: making room helps there, and with no other error."""
 
 
 def execute(
@@ -73,22 +78,33 @@ def execute(
         if done is not None:
             return done
         recorder = Recorder(run, directory, here)
-        with _full_disk_in_words(directory), recorder.whatever_happens():
+        with _system_errors_in_words(directory), recorder.whatever_happens():
             recorder.write("running")
             checkpoints = make_checkpoints(directory / "checkpoints", fingerprint(run), run.model_dump(mode="json"))
             return _carry_out(run, data, recorder, checkpoints, stop, quiet=quiet)
 
 
 @contextmanager
-def _full_disk_in_words(directory: Path) -> Iterator[None]:
+def _system_errors_in_words(directory: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        if _number(error) in UNWRITABLE:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise RunFailed(
+                f"{directory} could not be written to in the middle of the run ({reason}). What was saved before is "
+                "whole: make room, then the same command continues."
+            ) from error
         raise RunFailed(
-            f"{directory} could not be written to in the middle of the run ({reason}). What was saved before is whole: "
-            "make room, then the same command continues."
+            f"the run in {directory} broke off ({type(error).__name__}: {error}). What was saved before is whole: see "
+            "to that, then the same command continues."
         ) from error
+
+
+def _number(error: Exception) -> int | None:
+    """Return the system's number of an error; safetensors has it in its words alone."""
+    told = re.search(r"os error (\d+)", str(error))
+    return error.errno if isinstance(error, OSError) else int(told[1]) if told else None
 
 
 def finished(run: RunSpec, directory: Path) -> RunRecord | None:
