@@ -25,7 +25,7 @@ class Arguments:
     data: Path | None = None
     """Token files, or files of labelled texts, to measure on; by default those the run was trained on."""
     checkpoint: Literal["latest", "best"] = "latest"
-    """The end of training, or the lowest validation loss on the way."""
+    """The end of training, or the best of validation on the way: lowest loss, for labels highest accuracy."""
     threads: int | None = None
     """CPU threads; by default the run's."""
     json: bool = False

@@ -18,7 +18,7 @@ class Arguments:
     out: tyro.conf.Positional[Path]
     """A new folder."""
     checkpoint: Literal["latest", "best"] = "latest"
-    """The end of training, or the lowest validation loss on the way."""
+    """The end of training, or the best of validation on the way: lowest loss, for labels highest accuracy."""
 
 
 def main(argv: list[str]) -> int:

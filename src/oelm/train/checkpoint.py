@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run: `latest`, the `previous` one, and `best` by validation loss."""
+    """The checkpoints of one run: `latest`, the `previous` one, and the `best` by validation."""
 
     def __init__(self, directory: Path, fingerprint: str, spec: Mapping[str, Any] | None = None) -> None:
         self.directory = directory
@@ -56,7 +56,7 @@ class Checkpoints:
         _sync(self.directory)
 
     def save_best(self, model: nn.Module, state: Mapping[str, Any]) -> None:
-        """Save the weights with the lowest validation loss so far."""
+        """Save the weights that validation finds best so far: by loss, or by accuracy where there is one."""
         self.write("best", model, state)
 
     def write(self, name: str, model: nn.Module, state: Mapping[str, Any]) -> None:
