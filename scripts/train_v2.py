@@ -12,7 +12,7 @@ import functools
 import sys
 from pathlib import Path
 
-from oelm.errors import OelmError
+from oelm.errors import INTERRUPTED, OelmError
 from oelm.interop.predecessor import PublishedCheckpoints, parser, read_published, run_of
 from oelm.runner.bind import bound
 from oelm.runner.run import execute
@@ -30,7 +30,7 @@ def main() -> int:
         execute(run, tokens, directory, make_checkpoints=functools.partial(PublishedCheckpoints, flags=flags))
     except Interrupted as wish:
         print(f"{wish}; the same command continues it", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except (OelmError, ValueError) as error:
         print(f"train_v2.py: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 2)

@@ -28,6 +28,10 @@ import difflib
 from collections.abc import Iterable
 
 
+INTERRUPTED = 130
+"""The exit code of what was asked to stop, and has saved itself: that of a shell's command after Ctrl-C."""
+
+
 class OelmError(Exception):
     """The root of the tree above."""
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 from oelm import __version__
-from oelm.errors import OelmError, UnknownName
+from oelm.errors import INTERRUPTED, OelmError, UnknownName
 
 # verb -> what it does; its module is oelm.cli.<verb>, with hyphens as underscores
 VERBS = {
@@ -66,7 +66,7 @@ def dispatch(argv: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("oelm: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; silence Python's own complaint at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -20,11 +20,10 @@ from oelm.data.documents import Rule
 from oelm.data.meta import TokenMeta, read_meta
 from oelm.data.prepare import prepare
 from oelm.data.progress import Progress
-from oelm.errors import InvalidSpec
+from oelm.errors import INTERRUPTED, InvalidSpec
 from oelm.spec.data import DataSpec
 
 _LINE_SECONDS = 10.0
-_INTERRUPTED = 130
 
 
 @dataclass
@@ -69,7 +68,7 @@ def main(argv: list[str]) -> int:
         )
     except KeyboardInterrupt:
         watcher.note("interrupted; run the same command again to continue where it stopped")
-        return _INTERRUPTED
+        return INTERRUPTED
     meta = read_meta(directory)
     assert meta is not None  # noqa: S101  (prepare promises it)
     _show(directory, meta, asked.json)

@@ -19,7 +19,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from oelm.errors import UsageError
+from oelm.errors import INTERRUPTED, UsageError
 from oelm.files import write_atomically
 from oelm.runner.cancel import cancelled_runs, withdraw
 from oelm.runner.claim import Claim, claims_here, holder
@@ -28,8 +28,6 @@ from oelm.runner.display import reason, shown
 from oelm.runner.queue import Board, Entry
 from oelm.spec.run import RunSpec
 
-INTERRUPTED = 130
-"""What a run that was asked to stop, and has saved itself, ends with."""
 POLL_SECONDS = 0.1
 ELSEWHERE_SECONDS = 1.0
 """How often to look at the runs that others are at."""
