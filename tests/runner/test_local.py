@@ -21,7 +21,9 @@ from oelm.runner.claim import claimed
 from oelm.runner.devices import Gpus
 from oelm.runner.local import LocalRunner, command
 from oelm.runner.queue import Board
+from oelm.runner.slurm import SlurmRunner
 from oelm.spec.run import RunSpec
+from oelm.spec.slurm import SlurmSpec
 from oelm.spec.train import TrainSpec
 from oelm.study import load_study
 
@@ -263,9 +265,12 @@ def test_a_run_of_several_processes_gets_as_many_gpus_and_torchrun(stage, study,
     assert "torch.distributed.run" not in command(study.runs()[0], tmp_path)
 
 
-def test_no_slots_are_refused(study, tmp_path):
+@pytest.mark.parametrize("runner", [LocalRunner, lambda board, **asked: SlurmRunner(board, SlurmSpec(), **asked)])
+def test_no_slots_and_fewer_than_no_retries_are_refused(study, tmp_path, runner):
     with pytest.raises(UsageError, match="--slots 0"):
-        LocalRunner(Board(study, tmp_path), slots=0)
+        runner(Board(study, tmp_path), slots=0)
+    with pytest.raises(UsageError, match="--retries -1 .* give 0"):
+        runner(Board(study, tmp_path), retries=-1)
 
 
 def test_the_declared_study_of_these_tests_is_a_study(declare):

@@ -64,7 +64,8 @@ class LocalRunner:
         console: Console | None = None,
         gpus: Callable[[], Gpus] = Gpus,
     ) -> None:
-        self.board, self.slots, self.retries = board, checked(slots), retries
+        self.board = board
+        self.slots, self.retries = checked(slots, retries)
         self.console = console or Console()
         self._make_gpus = gpus
         self._gpus: Gpus | None = None
@@ -242,11 +243,13 @@ class LocalRunner:
         self.console.print(f"{entry.name}: {words}", markup=False, highlight=False, soft_wrap=True)
 
 
-def checked(slots: int | None) -> int | None:
-    """Refuse a number of slots in which nothing could start."""
+def checked(slots: int | None, retries: int) -> tuple[int | None, int]:
+    """Refuse a number of slots, or of retries, with which nothing could start."""
     if slots is not None and slots < 1:
         raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
-    return slots
+    if retries < 0:
+        raise UsageError(f"--retries {retries} leaves no run to start; give 0 to start each once, or more.")
+    return slots, retries
 
 
 def directory_of(entry: Entry) -> Path:

@@ -52,7 +52,8 @@ class SlurmRunner:
         retries: int = 0,
         console: Console | None = None,
     ) -> None:
-        self.board, self.wish, self.slots, self.retries = board, wish, checked(slots), retries
+        self.board, self.wish = board, wish
+        self.slots, self.retries = checked(slots, retries)
         self.console = console or Console()
         self._folder = board.root.absolute() / FOLDER
         self._watched: set[str] = set()
