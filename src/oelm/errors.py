@@ -27,7 +27,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 INTERRUPTED = 130
 """The exit code of what was asked to stop, and has saved itself: that of a shell's command after Ctrl-C."""
 

@@ -152,9 +152,7 @@ def probed(run: RunSpec) -> float:
         torch.set_num_threads(before)
 
 
-def _planned(
-    board: Board, entry: Entry, audit: surgery.Audit, cost: Cost, peak: float, room: int | None
-) -> Planned:
+def _planned(board: Board, entry: Entry, audit: surgery.Audit, cost: Cost, peak: float, room: int | None) -> Planned:
     run = entry.run
     parts = run.train.processes * run.train.accumulation  # of a batch: one at a time is on a device
     memory = cost.memory_bytes - cost.activation_bytes + cost.activation_bytes // parts
