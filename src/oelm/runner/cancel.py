@@ -91,7 +91,7 @@ def _marked(entry: Entry) -> None:
 
 def _asked(entry: Entry, claim: Claim) -> str:
     if not claim.is_here:
-        return f"{entry.name}: at work on {claim.host}, out of reach; its runner sees the wish, else call oelm cancel there."
+        return f"{entry.name}: at work on {claim.host}, out of reach; its runner there sees the wish, or cancel there."
     try:
         os.kill(claim.pid, signal.SIGTERM)
     except ProcessLookupError:
