@@ -115,6 +115,21 @@ def test_any_table_with_named_columns_and_labels_by_name_will_do(tmp_path):
     assert found.splits["train"].texts[0] == ("t0", "b") or len(found.splits["train"]) == 12
 
 
+def table(tmp_path, labels, count=30):
+    """Write a table of one's own whose rows say in words which label they have."""
+    lines = [f'{{"text": "{n} of {label}", "label": "{label}"}}' for n in range(count) for label in labels]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines) + "\n")
+    return ExamplesSpec(corpus="own", source=tmp_path / "own.jsonl", texts=("text",))
+
+
+@given(labels=st.lists(st.from_regex(r"[0-3](\.[05])?|n/a", fullmatch=True), min_size=2, max_size=5, unique=True))
+def test_a_label_that_looks_like_a_number_is_taken_by_its_name_and_not_by_its_place(tmp_path_factory, labels):
+    found = open_examples(table(tmp_path_factory.mktemp("own"), labels))
+    for rows in found.splits.values():
+        for (text,), number in zip(rows.texts, rows.labels, strict=True):
+            assert text.endswith(f" of {found.labels[number]}")
+
+
 def test_rows_in_two_splits_and_empty_ones_are_counted_and_told(tmp_path):
     source = folder(
         tmp_path, train=[*many("t"), ("  ", 1)], heldout=[*many("h", 4), ("T  Number 3", 1)], dev=many("d", 3)

@@ -68,7 +68,8 @@ def open_examples(spec: ExamplesSpec) -> Examples:
     notes: list[str] = []
     parts = _labelled_parts(spec, corpus, tables, notes)
     labels = corpus.labels or _found_labels(parts)
-    texts = {part: _read_rows(part, rows, labels, notes) for part, rows in parts.items()}
+    numbers = _numbers(labels, by_place=bool(corpus.labels))
+    texts = {part: _read_rows(part, rows, numbers, notes) for part, rows in parts.items()}
     roles = roles_of(texts)
     splits = {split: texts[part] for split, part in roles.items()}
     _draw_missing(splits, spec, notes)
@@ -143,8 +144,13 @@ def _found_labels(parts: Mapping[Part, _Raw]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _read_rows(part: Part, rows: _Raw, labels: tuple[str, ...], notes: list[str]) -> LabelledText:
-    numbers = {name: number for number, name in enumerate(labels)} | {str(n): n for n in range(len(labels))}
+def _numbers(labels: tuple[str, ...], *, by_place: bool) -> dict[str, int]:
+    """Return the number of each label by its name and, where a corpus states its labels, by that number itself."""
+    numbers = {name: number for number, name in enumerate(labels)}
+    return numbers | {str(n): n for n in range(len(labels)) if by_place and str(n) not in numbers}
+
+
+def _read_rows(part: Part, rows: _Raw, numbers: Mapping[str, int], notes: list[str]) -> LabelledText:
     texts, known, empty, hidden = [], [], 0, 0
     for place, (columns, label) in enumerate(rows, 1):
         if _is_hidden(label):
@@ -153,8 +159,8 @@ def _read_rows(part: Part, rows: _Raw, labels: tuple[str, ...], notes: list[str]
         name = str(label).strip()
         if name not in numbers:
             raise BadData(
-                f"row {place} of the {part} part has the label {name!r}, which is none of {', '.join(labels)} (nor "
-                f"of 0 to {len(labels) - 1}). Correct the row, or name another label column with data.label."
+                f"row {place} of the {part} part has the label {name!r}, which is none of {', '.join(numbers)}. "
+                "Correct the row, or name another label column with data.label."
             )
         if any(not isinstance(text, str) or not text.strip() for text in columns):
             empty += 1
