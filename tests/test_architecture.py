@@ -51,7 +51,7 @@ TESTED_IN = {
     "cli/prepare_task": "cli/test_tasks", "data/labelled_files": "cli/test_tasks",
     "data/questions": "runner/test_writing", "models/writer": "runner/test_writing",
     "data/encoded": "data/test_examples", "data/tasks": "data/test_examples", "data/text_encoder": "data/test_examples",
-    "models/classifier": "runner/test_classification", "models/packaged": "runner/test_classification",
+    "models/packaged": "runner/test_classification",
     "runner/bind": "runner/test_classification", "runner/tasks": "runner/test_classification",
     "cli/cancel": "cli/test_status", "cli/logs": "cli/test_status", "cli/plan": "cli/test_status",
     "data/encode": "data/test_prepare", "data/hub": "data/test_sources", "data/identity": "data/test_prepare",

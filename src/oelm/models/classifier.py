@@ -76,10 +76,11 @@ class Classifier(nn.Module):
     def __init__(self, model: nn.Module, pad: int) -> None:
         super().__init__()
         self.model = model
-        self._takes_kinds = (
-            not isinstance(model, GPT) and "token_type_ids" in inspect.signature(model.forward).parameters
-        )
         config: Any = getattr(model, "config", None)
+        # GPT-2 takes kinds as well, but looks them up among its words; RoBERTa has room for one kind only.
+        self._takes_kinds = (
+            getattr(config, "type_vocab_size", 0) > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
+        )
         if config is not None and config.pad_token_id is None:
             config.pad_token_id = pad  # decoders look for the last token that is none
 

@@ -1,0 +1,48 @@
+"""A model as a classifier: called as its makers call it."""
+
+import pytest
+import torch
+
+from oelm.models.classifier import Classifier
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def small(name):
+    """Draw a small model with three labels."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if name == "gpt2":
+            config = transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=16)
+            config.pad_token_id = 49
+        else:
+            config = {"bert": transformers.BertConfig, "roberta": transformers.RobertaConfig}[name](**SMALL)
+            config.type_vocab_size = 1 if name == "roberta" else 2
+        config.num_labels = 3
+        return transformers.AutoModelForSequenceClassification.from_config(config).eval()
+
+
+def a_pair():
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 49, 49]])
+    mask = (ids != 49).long()
+    return ids, mask, torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "roberta"])
+def test_a_model_that_does_not_tell_two_texts_apart_is_called_without_kinds(name):
+    model = small(name)
+    ids, mask, kinds = a_pair()
+    with torch.no_grad():
+        own = model(input_ids=ids, attention_mask=mask).logits
+        assert torch.equal(Classifier(model, 49).logits(ids, mask, kinds), own)
+
+
+def test_a_model_that_tells_two_texts_apart_is_told_which_is_which():
+    model = small("bert")
+    ids, mask, kinds = a_pair()
+    with torch.no_grad():
+        own = model(input_ids=ids, attention_mask=mask, token_type_ids=kinds).logits
+        assert torch.equal(Classifier(model, 0).logits(ids, mask, kinds), own)
+        assert not torch.equal(Classifier(model, 0).logits(ids, mask, 0 * kinds), own)
