@@ -40,6 +40,60 @@ def test_prepare_keeps_a_task_where_runs_find_the_same_data(reviews, capsys):
     assert measured["rows"] == 10
 
 
+def mail(path, kinds, count):
+    """Write a table of mails, `count` of each kind, whose words give the kind away."""
+    rows = [f"{kind} {word} {n},{kind}" for n in range(count) for kind, word in kinds.items()]
+    path.write_text("\n".join(["body,kind", *rows]) + "\n")
+
+
+@pytest.fixture
+def sorted_mail(tmp_path, monkeypatch):
+    """Train a model to tell three kinds of mail apart, with a vocabulary of its own; return how it is evaluated."""
+    (tmp_path / "mails").mkdir()
+    kinds = {"ham": "friend", "meh": "newsletter", "spam": "lottery"}
+    for name, count in (("train", 40), ("val", 5), ("test", 6)):
+        mail(tmp_path / "mails" / f"{name}.csv", kinds, count)
+    monkeypatch.chdir(tmp_path)
+    settings = ["--train.epochs", "4", "--train.batch-size", "8", "--train.learning-rate", "3e-3", "--quiet"]
+    columns = ["--from", "mails", "--texts", "body", "--label", "kind", "--vocab-size", "300", "--max-length", "32"]
+    assert dispatch(["train", "--task", "mail", *columns, "--model", "nano", *settings, "--out", "run"]) == 0
+
+
+def evaluated(capsys, *arguments):
+    assert dispatch(["evaluate", "run", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_runs_own_test_file_given_by_name_measures_what_the_run_measured(sorted_mail, tmp_path, capsys):
+    own = evaluated(capsys)
+    assert own["accuracy"] == 1
+    for path in ("mails/test.csv", "mails"):
+        assert evaluated(capsys, "--data", path) == own
+    validation = evaluated(capsys, "--data", "mails/test.csv", "--split", "val")
+    assert (validation["rows"], validation["loss"]) == (18, own["loss"])
+
+
+def test_one_file_is_measured_whole_with_the_labels_and_the_vocabulary_of_the_run(sorted_mail, tmp_path, capsys):
+    mail(tmp_path / "more.csv", {"ham": "friend", "spam": "lottery"}, 10)
+    more = evaluated(capsys, "--data", "more.csv")
+    assert more["rows"] == 20
+    assert more["accuracy"] == 1
+
+
+def test_labels_that_the_run_does_not_know_and_splits_that_are_not_there_are_refused(sorted_mail, tmp_path, capsys):
+    mail(tmp_path / "more.csv", {"ham": "friend", "scam": "prince"}, 3)
+    assert dispatch(["evaluate", "run", "--data", "more.csv"]) == 2
+    assert "label 'scam', which is none of ham, meh, spam. The model was trained" in capsys.readouterr().err
+    (tmp_path / "two").mkdir()
+    for name in ("train", "test"):
+        mail(tmp_path / "two" / f"{name}.csv", {"ham": "friend"}, 3)
+    assert dispatch(["evaluate", "run", "--data", "two", "--split", "val"]) == 2
+    assert "none of test.csv, train.csv serves as that" in capsys.readouterr().err
+    mail(tmp_path / "mails" / "val.csv", {"ham": "friend"}, 3)
+    assert dispatch(["evaluate", "run", "--data", "mails/test.csv"]) == 2
+    assert "declared for data with checksum" in capsys.readouterr().err
+
+
 def test_prepare_overwrites_nothing(reviews, capsys):
     (reviews.parent / "data" / "sst2").mkdir(parents=True)
     (reviews.parent / "data" / "sst2" / "mine.txt").write_text("precious")

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from oelm.models.classifier import Classifier
+from oelm.errors import BadShape
+from oelm.models.classifier import Classifier, refuse_longer
 
 transformers = pytest.importorskip("transformers")
 
@@ -46,3 +47,10 @@ def test_a_model_that_tells_two_texts_apart_is_told_which_is_which():
         own = model(input_ids=ids, attention_mask=mask, token_type_ids=kinds).logits
         assert torch.equal(Classifier(model, 0).logits(ids, mask, kinds), own)
         assert not torch.equal(Classifier(model, 0).logits(ids, mask, 0 * kinds), own)
+
+
+def test_texts_of_more_tokens_than_positions_are_refused_in_words():
+    model = small("gpt2")
+    refuse_longer(model, 16)
+    with pytest.raises(BadShape, match="up to 17 tokens, but the model reads 16 at most"):
+        refuse_longer(model, 17)

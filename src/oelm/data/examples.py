@@ -58,15 +58,8 @@ def open_examples(spec: ExamplesSpec) -> Examples:
         BadData: files, columns, labels or texts that are not what they should be; nothing has been written.
 
     """
-    corpus = corpus_of(spec)
-    folder = local_folder(spec)
-    if folder is None and spec.corpus == QUESTIONS:
-        tables: Mapping[str, Sequence[Row]] = question_tables(spec.seed)
-    else:
-        tables = _local_tables(corpus, folder) if folder else hub_tables(corpus.hub, spec.corpus)
-    tables = {name: rows for name, rows in tables.items() if belongs(corpus, name)}
-    notes: list[str] = []
-    parts = _labelled_parts(spec, corpus, tables, notes)
+    corpus, notes = corpus_of(spec), list[str]()
+    parts = _labelled_parts(spec, corpus, _tables(spec, corpus), notes)
     labels = corpus.labels or _found_labels(parts)
     numbers = _numbers(labels, by_place=bool(corpus.labels))
     texts = {part: _read_rows(part, rows, numbers, notes) for part, rows in parts.items()}
@@ -76,6 +69,38 @@ def open_examples(spec: ExamplesSpec) -> Examples:
     _limit(splits, spec)
     _count_duplicates(splits, notes)
     return Examples(spec.corpus, labels, splits, tuple(notes))
+
+
+def open_split(spec: ExamplesSpec, split: Split, labels: tuple[str, ...]) -> Examples:
+    """Read one split alone, for a model that knows `labels`; a table that has no others beside it is all of it.
+
+    Raises:
+        BadData: as for `open_examples`; a label that is none of `labels`; no part that would serve as this split.
+
+    """
+    corpus, notes = corpus_of(spec), list[str]()
+    tables = _tables(spec, corpus)
+    parts = _labelled_parts(spec, corpus, tables, notes, alone=split)
+    part = split if len(tables) == 1 else roles_of({"train", *parts}).get(split)
+    if part not in parts:
+        raise BadData(
+            f"the {split} split was asked for, but none of {', '.join(tables)} serves as that. Ask for another split, "
+            "or give the one file to be read as this."
+        )
+    numbers = _numbers(labels, by_place=bool(corpus.labels))
+    cure = "The model was trained on these labels alone: correct the row, or leave it out."
+    rows = _read_rows(part, parts[part], numbers, notes, cure)
+    return Examples(spec.corpus, labels, {split: rows}, tuple(notes))
+
+
+def _tables(spec: ExamplesSpec, corpus: LabelledCorpus) -> dict[str, Sequence[Row]]:
+    """Read all tables of a corpus, by the names of their files or splits."""
+    folder = local_folder(spec)
+    if folder is None and spec.corpus == QUESTIONS:
+        tables: Mapping[str, Sequence[Row]] = question_tables(spec.seed)
+    else:
+        tables = _local_tables(corpus, folder) if folder else hub_tables(corpus.hub, spec.corpus)
+    return {name: rows for name, rows in tables.items() if belongs(corpus, name)}
 
 
 def default_folder(corpus: str) -> Path:
@@ -106,12 +131,19 @@ _Raw = list[tuple[tuple[Any, ...], Any]]
 
 
 def _labelled_parts(
-    spec: ExamplesSpec, corpus: LabelledCorpus, tables: Mapping[str, Sequence[Row]], notes: list[str]
+    spec: ExamplesSpec,
+    corpus: LabelledCorpus,
+    tables: Mapping[str, Sequence[Row]],
+    notes: list[str],
+    alone: Part = "train",
 ) -> dict[Part, _Raw]:
-    """Return texts and label of every row by part, without the parts whose labels are hidden."""
+    """Return texts and label of every row by part, without the parts whose labels are hidden.
+
+    A table that has no others beside it is the part `alone`, whatever its name.
+    """
     parts: dict[Part, _Raw] = {}
     for name, rows in tables.items():
-        part = part_of(name) if len(tables) > 1 else "train"
+        part = part_of(name) if len(tables) > 1 else alone
         if part is None:
             if local_folder(spec) is None:
                 continue  # the hub has splits of unlabelled text beside the others
@@ -150,7 +182,13 @@ def _numbers(labels: tuple[str, ...], *, by_place: bool) -> dict[str, int]:
     return numbers | {str(n): n for n in range(len(labels)) if by_place and str(n) not in numbers}
 
 
-def _read_rows(part: Part, rows: _Raw, numbers: Mapping[str, int], notes: list[str]) -> LabelledText:
+def _read_rows(
+    part: Part,
+    rows: _Raw,
+    numbers: Mapping[str, int],
+    notes: list[str],
+    cure: str = "Correct the row, or name another label column with data.label.",
+) -> LabelledText:
     texts, known, empty, hidden = [], [], 0, 0
     for place, (columns, label) in enumerate(rows, 1):
         if _is_hidden(label):
@@ -159,8 +197,7 @@ def _read_rows(part: Part, rows: _Raw, numbers: Mapping[str, int], notes: list[s
         name = str(label).strip()
         if name not in numbers:
             raise BadData(
-                f"row {place} of the {part} part has the label {name!r}, which is none of {', '.join(numbers)}. "
-                "Correct the row, or name another label column with data.label."
+                f"row {place} of the {part} part has the label {name!r}, which is none of {', '.join(numbers)}. {cure}"
             )
         if any(not isinstance(text, str) or not text.strip() for text in columns):
             empty += 1
