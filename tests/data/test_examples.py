@@ -107,6 +107,38 @@ def test_matched_and_mismatched_are_two_tasks_of_one_folder(tmp_path):
         assert {texts[0].split()[0] for texts in found.splits["test"].texts} == {expected}
 
 
+def languages(path, *codes, premises=10):
+    rows = ["language\tpremise\thypothesis\tlabel"]
+    rows += [f"{code}\t{code} {n}\th {n}\tneutral" for n in range(premises) for code in codes]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_rows_of_other_languages_are_left_out_and_counted(tmp_path):
+    path = languages(tmp_path / "xnli.dev.tsv", "en", "de", "fr")
+    found = open_examples(ExamplesSpec(corpus="xnli", language="de", source=path))
+    assert {texts[0][:2] for rows in found.splits.values() for texts in rows.texts} == {"de"}
+    assert "20 of 30 rows of xnli.dev.tsv are of another language than 'de' and are left out." in found.notes
+    with pytest.raises(BadData, match="none of the 30 rows of .* is of the language 'zh', only of de, en"):
+        open_examples(ExamplesSpec(corpus="xnli", language="zh", source=path))
+
+
+def test_a_column_called_language_in_a_table_of_ones_own_is_left_alone(tmp_path):
+    path = languages(tmp_path / "mine.tsv", "de", "fr")
+    found = open_examples(ExamplesSpec(corpus="mine", source=path, texts=("premise",)))
+    assert sum(len(rows) for rows in found.splits.values()) == 20
+
+
+def test_each_language_but_english_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, code in (("xnli", "en"), ("xnli-de", "de")):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        pairs(tmp_path / "data" / name, premises={"en": 10, "de": 20}[code])
+    for code, count in (("en", 30), ("de", 60)):
+        found = open_examples(ExamplesSpec(corpus="xnli", language=code))
+        assert sum(len(rows) for rows in found.splits.values()) == count
+
+
 def test_any_table_with_named_columns_and_labels_by_name_will_do(tmp_path):
     rows = [{"title": f"t{n}", "body": "b", "kind": ("spam", "ham")[n % 2]} for n in range(20)]
     (tmp_path / "mail.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

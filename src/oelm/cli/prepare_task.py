@@ -31,13 +31,13 @@ class Arguments:
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """A file or folder of .tsv, .csv, .jsonl or .parquet; else the hub."""
     out: Path | None = None
-    """The folder to write to; data/TASK unless given."""
+    """The folder to write to; data/TASK unless given (data/xnli-de for XNLI in German)."""
     texts: tuple[str, ...] = ()
     """The one or two columns with the text, if they are not the task's own."""
     label: str | None = None
     """The column with the label, if it is not the task's own."""
     language: str = "en"
-    """Of XNLI."""
+    """Of XNLI; rows of files with a column `language` are taken by it."""
     model: str = "minilm"
     """Whose tokenizer lengths are counted with."""
     max_length: int = 128
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     with Console(stderr=True).status(f"reading and encoding {asked.task}"):
         examples = open_examples(spec)
         encoded = encode_examples(examples, encoder_of(spec_of(asked.model)), asked.max_length)
-    folder = asked.out or default_folder(asked.task)
+    folder = asked.out or default_folder(spec)
     is_new = asked.source != folder and write_examples(examples, spec, folder)
     if asked.json:
         print(json.dumps({"directory": str(folder), "notes": encoded.notes, "splits": statistics(encoded)}, indent=1))

@@ -41,7 +41,7 @@ class Arguments:
     label: str | None = None
     """The column with the label (names or numbers), if it is not the task's own."""
     language: str = "en"
-    """Of XNLI."""
+    """Of XNLI; rows of files with a column `language` are taken by it."""
     rows: int | None = None
     """Train on so many rows only, drawn at random."""
     max_length: int = 128

@@ -21,6 +21,8 @@ from oelm.spec.seeds import derived_seed
 
 DRAWN_ROWS, MOST_DRAWN = 500, 10_000
 """A split that a corpus lacks is a tenth of it, but at least and at most so many rows, and never over a fifth."""
+LANGUAGE = "language"
+"""The column in which XNLI's files, with all languages in one, say which a row is of."""
 UNLABELLED = {"-1", "-", "", "None"}
 """What stands in the label column of a row whose label is hidden, or on which its annotators disagreed."""
 
@@ -59,7 +61,7 @@ def open_examples(spec: ExamplesSpec) -> Examples:
 
     """
     corpus, notes = corpus_of(spec), list[str]()
-    parts = _labelled_parts(spec, corpus, _tables(spec, corpus), notes)
+    parts = _labelled_parts(spec, corpus, _tables(spec, corpus, notes), notes)
     labels = corpus.labels or _found_labels(parts)
     numbers = _numbers(labels, by_place=bool(corpus.labels))
     texts = {part: _read_rows(part, rows, numbers, notes) for part, rows in parts.items()}
@@ -79,7 +81,7 @@ def open_split(spec: ExamplesSpec, split: Split, labels: tuple[str, ...]) -> Exa
 
     """
     corpus, notes = corpus_of(spec), list[str]()
-    tables = _tables(spec, corpus)
+    tables = _tables(spec, corpus, notes)
     parts = _labelled_parts(spec, corpus, tables, notes, alone=split)
     part = split if len(tables) == 1 else roles_of({"train", *parts}).get(split)
     if part not in parts:
@@ -93,26 +95,46 @@ def open_split(spec: ExamplesSpec, split: Split, labels: tuple[str, ...]) -> Exa
     return Examples(spec.corpus, labels, {split: rows}, tuple(notes))
 
 
-def _tables(spec: ExamplesSpec, corpus: LabelledCorpus) -> dict[str, Sequence[Row]]:
-    """Read all tables of a corpus, by the names of their files or splits."""
+def _tables(spec: ExamplesSpec, corpus: LabelledCorpus, notes: list[str]) -> dict[str, Sequence[Row]]:
+    """Read all tables of a corpus in the language asked for, by the names of their files or splits."""
     folder = local_folder(spec)
     if folder is None and spec.corpus == QUESTIONS:
         tables: Mapping[str, Sequence[Row]] = question_tables(spec.seed)
     else:
         tables = _local_tables(corpus, folder) if folder else hub_tables(corpus.hub, spec.corpus)
-    return {name: rows for name, rows in tables.items() if belongs(corpus, name)}
+    return {name: _spoken(name, rows, corpus.language, notes) for name, rows in tables.items() if belongs(corpus, name)}
 
 
-def default_folder(corpus: str) -> Path:
-    """Return where a corpus' files lie unless told otherwise: `data/<corpus>`, as for text."""
-    return Path("data") / corpus.replace("/", "-")
+def _spoken(name: str, rows: Sequence[Row], language: str | None, notes: list[str]) -> Sequence[Row]:
+    """Return the rows of one language, where the corpus has several and the table tells them apart."""
+    if language is None or LANGUAGE not in rows[0]:
+        return rows
+    own = [row for row in rows if str(row.get(LANGUAGE)).strip() == language]
+    if not own:
+        found = sorted({str(row.get(LANGUAGE)).strip() for row in rows})
+        raise BadData(
+            f"none of the {len(rows):,} rows of {name} is of the language {language!r}, only of {', '.join(found)}. "
+            "Ask for one of these with data.language, or give other files."
+        )
+    if len(own) < len(rows):
+        notes.append(
+            f"{len(rows) - len(own):,} of {len(rows):,} rows of {name} are of another language than {language!r} "
+            "and are left out."
+        )
+    return own
+
+
+def default_folder(spec: ExamplesSpec) -> Path:
+    """Return where a corpus' files lie unless told otherwise: `data/<corpus>`, or `data/xnli-de` for German."""
+    language = "" if spec.language == "en" else f"-{spec.language}"
+    return Path("data") / (spec.corpus.replace("/", "-") + language)
 
 
 def local_folder(spec: ExamplesSpec) -> Path | None:
     """Return the file or folder that a spec reads; None: the hub."""
     if spec.source is not None:
         return spec.source
-    folder = default_folder(spec.corpus)
+    folder = default_folder(spec)
     return folder if folder.is_dir() else None
 
 

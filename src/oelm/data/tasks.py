@@ -28,6 +28,8 @@ class LabelledCorpus:
     """Names of the labels by number; empty: as they are found."""
     leaves_out: tuple[str, ...] = ()
     """Words in the name of a split or file that belongs to another corpus of the same folder."""
+    language: str | None = None
+    """Which language is read, of a corpus that has several."""
 
 
 _PAIR = (("premise", "sentence1"), ("hypothesis", "sentence2"))
@@ -79,6 +81,7 @@ def corpus_of(spec: ExamplesSpec) -> LabelledCorpus:
         (spec.label,) if spec.label else (known.label if known else ("label",)),
         known.labels if known else (),
         known.leaves_out if known else (),
+        spec.language if spec.corpus == "xnli" else None,
     )
 
 
