@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from oelm.data.encoded import encode_examples
 from oelm.data.examples import open_examples
+from oelm.data.hub import HubCorpus
 from oelm.data.tasks import CORPORA, part_of, roles_of
 from oelm.data.text_encoder import gpt2_encoder, trained_encoder
 from oelm.errors import BadData, UnknownName, UsageError
@@ -47,7 +48,7 @@ def test_a_test_split_with_hidden_labels_is_left_out_and_said(tmp_path):
     assert len(found.splits["test"]) == 3
     assert len(found.splits["val"]) == 4
     assert len(found.splits["train"]) == 16
-    assert any("test.tsv has no labels" in note for note in found.notes)
+    assert "the 20 rows of the test part have no labels and are left out." in found.notes
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,44 @@ def test_a_label_that_looks_like_a_number_is_taken_by_its_name_and_not_by_its_pl
             assert text.endswith(f" of {found.labels[number]}")
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ((1, 2, 3), ("1", "2", "3")),
+        ((2020, 2019), ("2019", "2020")),
+        ((-1, 0, 1), ("-1", "0", "1")),
+        ((10, 9, 0), ("0", "9", "10")),
+        ((0, 1, 2), ("0", "1", "2")),
+        (("None", "some", "-"), ("-", "None", "some")),
+    ],
+)
+def test_every_label_that_is_found_in_a_table_of_ones_own_is_a_class_and_nothing_else_is(tmp_path, labels, names):
+    found = open_examples(table(tmp_path, labels))
+    assert found.labels == names
+    assert sum(len(rows) for rows in found.splits.values()) == 30 * len(labels)
+
+
+def test_a_class_that_is_called_like_a_missing_label_is_told(tmp_path):
+    (note,) = (note for note in open_examples(table(tmp_path, ("-", "yes"))).notes if "'-'" in note)
+    assert note.startswith("30 rows have the label '-', which is taken for a class like any other")
+
+
+def test_rows_without_a_label_are_left_out_of_any_table(tmp_path):
+    rows = [{"text": f"t{n}", "label": ("a", "b", None, " ")[n % 4]} for n in range(80)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = open_examples(ExamplesSpec(corpus="own", source=tmp_path / "own.jsonl", texts=("text",)))
+    assert found.labels == ("a", "b")
+    assert "40 of 80 train rows have no label and are left out." in found.notes
+
+
+def test_a_part_with_nothing_but_minus_one_hides_its_labels_and_a_file_of_a_part_does_not(tmp_path):
+    texts = {"texts": ("sentence",), "corpus": "own"}
+    shards = {f"train_{n}": [(text, label) for text, _ in many(label)] for n, label in enumerate((-1, 1))}
+    found = opened(folder(tmp_path, **shards, test=[("c", -1)] * 3), **texts)
+    assert found.labels == ("-1", "1")
+    assert "the 3 rows of the test part have no labels and are left out." in found.notes
+
+
 def test_rows_in_two_splits_and_empty_ones_are_counted_and_told(tmp_path):
     source = folder(
         tmp_path, train=[*many("t"), ("  ", 1)], heldout=[*many("h", 4), ("T  Number 3", 1)], dev=many("d", 3)
@@ -217,8 +256,6 @@ def test_the_folder_data_is_read_without_being_named(tmp_path, monkeypatch):
 
 
 def test_a_data_set_in_the_hubs_layout_is_read_through_datasets(tmp_path, monkeypatch):
-    from oelm.data.hub import HubCorpus
-
     for name in ("train", "validation", "test"):
         label = -1 if name == "test" else 1
         rows = [json.dumps({"sentence": f"{name} {n}", "label": label}) for n in range(10)]
@@ -229,6 +266,18 @@ def test_a_data_set_in_the_hubs_layout_is_read_through_datasets(tmp_path, monkey
     })  # fmt: skip
     found = open_examples(ExamplesSpec())
     assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 8, "test": 10, "val": 2}
+
+
+def test_minus_one_is_no_class_of_a_data_set_of_the_hub_that_names_its_classes(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    kinds = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    rows = {"text": [f"t{n}" for n in range(30)], "label": [n % 3 - 1 for n in range(30)]}
+    datasets.Dataset.from_dict(rows, features=kinds).to_parquet(tmp_path / "own" / "train.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("oelm.data.tasks._hub_name", lambda _: HubCorpus(str(tmp_path / "own")))
+    found = open_examples(ExamplesSpec(corpus="some/own", texts=("text",)))
+    assert found.labels == ("0", "1")
+    assert "10 of 30 train rows have no label and are left out." in found.notes
 
 
 def test_pairs_are_closed_told_apart_and_cut_to_the_limit(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from oelm.data.hub import hub_tables
+from oelm.data.labels import found_labels, label_names, numbers_of, suspicious
 from oelm.data.questions import QUESTIONS, question_tables
 from oelm.data.tables import FORMATS, Row, read_table
 from oelm.data.tasks import LabelledCorpus, Part, belongs, column, corpus_of, part_of, roles_of
@@ -23,8 +24,6 @@ DRAWN_ROWS, MOST_DRAWN = 500, 10_000
 """A split that a corpus lacks is a tenth of it, but at least and at most so many rows, and never over a fifth."""
 LANGUAGE = "language"
 """The column in which XNLI's files, with all languages in one, say which a row is of."""
-UNLABELLED = {"-1", "-", "", "None"}
-"""What stands in the label column of a row whose label is hidden, or on which its annotators disagreed."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,10 @@ def open_examples(spec: ExamplesSpec) -> Examples:
     """
     corpus, notes = corpus_of(spec), list[str]()
     parts = _labelled_parts(spec, corpus, _tables(spec, corpus, notes), notes)
-    labels = corpus.labels or _found_labels(parts)
-    numbers = _numbers(labels, by_place=bool(corpus.labels))
+    names = [name for rows in parts.values() for _, name in rows]
+    labels = corpus.labels or found_labels(names)
+    notes += suspicious(names)
+    numbers = numbers_of(labels, by_place=bool(corpus.labels))
     texts = {part: _read_rows(part, rows, numbers, notes) for part, rows in parts.items()}
     roles = roles_of(texts)
     splits = {split: texts[part] for split, part in roles.items()}
@@ -89,7 +90,7 @@ def open_split(spec: ExamplesSpec, split: Split, labels: tuple[str, ...]) -> Exa
             f"the {split} split was asked for, but none of {', '.join(tables)} serves as that. Ask for another split, "
             "or give the one file to be read as this."
         )
-    numbers = _numbers(labels, by_place=bool(corpus.labels))
+    numbers = numbers_of(labels, by_place=bool(corpus.labels))
     cure = "The model was trained on these labels alone: correct the row, or leave it out."
     rows = _read_rows(part, parts[part], numbers, notes, cure)
     return Examples(spec.corpus, labels, {split: rows}, tuple(notes))
@@ -149,7 +150,8 @@ def _local_tables(corpus: LabelledCorpus, path: Path) -> dict[str, Sequence[Row]
     return {file.name: read_table(file) for file in files}
 
 
-_Raw = list[tuple[tuple[Any, ...], Any]]
+_Named = list[tuple[tuple[Any, ...], str | None]]
+"""The texts of each row, and the name of its label if it has one."""
 
 
 def _labelled_parts(
@@ -158,12 +160,12 @@ def _labelled_parts(
     tables: Mapping[str, Sequence[Row]],
     notes: list[str],
     alone: Part = "train",
-) -> dict[Part, _Raw]:
+) -> dict[Part, _Named]:
     """Return texts and label of every row by part, without the parts whose labels are hidden.
 
     A table that has no others beside it is the part `alone`, whatever its name.
     """
-    parts: dict[Part, _Raw] = {}
+    found: dict[Part, list[tuple[tuple[Any, ...], Any]]] = {}
     for name, rows in tables.items():
         part = part_of(name) if len(tables) > 1 else alone
         if part is None:
@@ -173,50 +175,37 @@ def _labelled_parts(
                 f"{name} does not say which split it is, and there are others ({', '.join(tables)}). Put train, "
                 "heldout, dev or test into its name, or move it away."
             )
-        label = next((each for each in corpus.label if each in rows[0]), None)
-        if part == "test" and (label is None or all(_is_hidden(row[label]) for row in rows)):
+        if part == "test" and not any(each in rows[0] for each in corpus.label):
             notes.append(f"{name} has no labels and is left out.")
             continue
         columns = [column(rows[0], names, name) for names in corpus.texts]
         label = column(rows[0], corpus.label, name)
-        found = [(tuple(row.get(each) for each in columns), row.get(label)) for row in rows]
-        parts.setdefault(part, []).extend(found)
+        found.setdefault(part, []).extend((tuple(row.get(each) for each in columns), row.get(label)) for row in rows)
+    parts: dict[Part, _Named] = {}
+    for part, rows_of_part in found.items():
+        # By part, not by file: files sorted by label may hold one label each.
+        names = label_names([label for _, label in rows_of_part], corpus.hidden)
+        if part == "test" and not any(names):
+            notes.append(f"the {len(names):,} rows of the test part have no labels and are left out.")
+        else:
+            parts[part] = [(texts, name) for (texts, _), name in zip(rows_of_part, names, strict=True)]
     if not parts:
         raise BadData(f"{spec.corpus} has no labelled rows in {', '.join(tables)}.")
     return parts
 
 
-def _is_hidden(label: Any) -> bool:
-    return str(label).strip() in UNLABELLED
-
-
-def _found_labels(parts: Mapping[Part, _Raw]) -> tuple[str, ...]:
-    """Name the labels of a corpus that states none: numbers from 0, or the names in alphabetical order."""
-    found = {str(label).strip() for rows in parts.values() for _, label in rows if not _is_hidden(label)}
-    if all(label.isdecimal() for label in found):
-        return tuple(map(str, range(max(map(int, found), default=-1) + 1)))
-    return tuple(sorted(found))
-
-
-def _numbers(labels: tuple[str, ...], *, by_place: bool) -> dict[str, int]:
-    """Return the number of each label by its name and, where a corpus states its labels, by that number itself."""
-    numbers = {name: number for number, name in enumerate(labels)}
-    return numbers | {str(n): n for n in range(len(labels)) if by_place and str(n) not in numbers}
-
-
 def _read_rows(
     part: Part,
-    rows: _Raw,
+    rows: _Named,
     numbers: Mapping[str, int],
     notes: list[str],
     cure: str = "Correct the row, or name another label column with data.label.",
 ) -> LabelledText:
     texts, known, empty, hidden = [], [], 0, 0
-    for place, (columns, label) in enumerate(rows, 1):
-        if _is_hidden(label):
+    for place, (columns, name) in enumerate(rows, 1):
+        if name is None:
             hidden += 1
             continue
-        name = str(label).strip()
         if name not in numbers:
             raise BadData(
                 f"row {place} of the {part} part has the label {name!r}, which is none of {', '.join(numbers)}. {cure}"
