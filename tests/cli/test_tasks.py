@@ -40,6 +40,21 @@ def test_prepare_keeps_a_task_where_runs_find_the_same_data(reviews, capsys):
     assert measured["rows"] == 10
 
 
+@pytest.mark.parametrize("steps", [["--train.steps", "7"], ["--train.steps=7"]])
+def test_steps_on_the_line_stand_instead_of_the_customary_epochs(reviews, steps):
+    settings = ["--from", str(reviews), "--model", "nano", "--max-length", "16", "--train.warmup-steps", "0", "--quiet"]
+    assert dispatch(["train", "--task", "sst2", *settings, *steps, "--out", "run"]) == 0
+    record = read_record(reviews.parent / "run")
+    assert (record.step, record.spec.train.epochs) == (7, None)
+
+
+@pytest.mark.parametrize("task", [["--task", "sst2"], []])
+def test_steps_and_epochs_together_are_refused(reviews, task, capsys):
+    assert dispatch(["train", *task, "--train.steps", "7", "--train.epochs", "2", "--out", "run"]) == 2
+    assert "7 steps and 2.0 epochs were asked for" in capsys.readouterr().err
+    assert not (reviews.parent / "run").exists()
+
+
 def mail(path, kinds, count):
     """Write a table of mails, `count` of each kind, whose words give the kind away."""
     rows = [f"{kind} {word} {n},{kind}" for n in range(count) for kind, word in kinds.items()]
