@@ -1,6 +1,7 @@
 """Labelled text on the command line: checked, kept, trained on."""
 
 import json
+import shutil
 
 import pytest
 
@@ -114,6 +115,30 @@ def test_prepare_overwrites_nothing(reviews, capsys):
     (reviews.parent / "data" / "sst2" / "mine.txt").write_text("precious")
     assert dispatch(["prepare", "--task", "sst2", "--from", str(reviews), "--model", "mini"]) == 2
     assert "nothing is overwritten" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", [[], ["--from", "data/sst2"], ["--from", "data/../data/sst2"]])
+@pytest.mark.parametrize("kind", ["tsv", "parquet"])
+def test_prepare_shows_what_is_in_a_folder_of_ones_own_that_lies_where_runs_look(reviews, kind, where, capsys):
+    own = reviews.parent / "data" / "sst2"
+    if kind == "tsv":
+        shutil.copytree(reviews, own)
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        own.mkdir(parents=True)
+        rows = {"sentence": [f"film {n}" for n in range(60)], "label": [n % 2 for n in range(60)]}
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(rows), own / "train.parquet")
+    before = {path.name: path.read_bytes() for path in own.iterdir()}
+    assert dispatch(["prepare", "--task", "sst2", *where, "--model", "mini", "--json"]) == 0
+    assert sum(split["rows"] for split in json.loads(capsys.readouterr().out)["splits"].values()) == 60
+    assert {path.name: path.read_bytes() for path in own.iterdir()} == before
+
+
+def test_prepare_names_files_of_any_kind_that_it_would_overwrite(reviews, capsys):
+    (reviews.parent / "data" / "sst2").mkdir(parents=True)
+    (reviews.parent / "data" / "sst2" / "train.parquet").write_bytes(b"PAR1\xff\xfe")
+    assert dispatch(["prepare", "--task", "sst2", "--from", str(reviews), "--model", "mini"]) == 2
+    assert "holds something else (train.parquet)" in capsys.readouterr().err
 
 
 def test_bad_labels_leave_nothing_half_written(reviews, capsys):

@@ -29,7 +29,8 @@ class Arguments:
     """sst2, mnli, mnli-mismatched, xnli, ag_news, imdb; owner/name from the hub or any name with --from, together
     with --texts and --label."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """A file or folder of .tsv, .csv, .jsonl or .parquet; else the hub."""
+    """A file or folder of .tsv, .csv, .jsonl or .parquet; data/TASK if it is there (and is then only looked at), else
+    the hub."""
     out: Path | None = None
     """The folder to write to; data/TASK unless given (data/xnli-de for XNLI in German)."""
     texts: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ def main(argv: list[str]) -> int:
         examples = open_examples(spec)
         encoded = encode_examples(examples, encoder_of(spec_of(asked.model)), asked.max_length)
     folder = asked.out or default_folder(spec)
-    is_new = asked.source != folder and write_examples(examples, spec, folder)
+    is_new = write_examples(examples, spec, folder)
     if asked.json:
         print(json.dumps({"directory": str(folder), "notes": encoded.notes, "splits": statistics(encoded)}, indent=1))
     else:
