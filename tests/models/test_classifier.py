@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from oelm.errors import BadShape
+from oelm.models.build import build
 from oelm.models.classifier import Classifier, refuse_longer
+from oelm.spec.model import ForeignSpec
 
 transformers = pytest.importorskip("transformers")
 
@@ -47,6 +49,23 @@ def test_a_model_that_tells_two_texts_apart_is_told_which_is_which():
         own = model(input_ids=ids, attention_mask=mask, token_type_ids=kinds).logits
         assert torch.equal(Classifier(model, 0).logits(ids, mask, kinds), own)
         assert not torch.equal(Classifier(model, 0).logits(ids, mask, 0 * kinds), own)
+
+
+@pytest.mark.parametrize("name", ["bart-tiny", "t5-tiny", "bert-tiny", "gpt2"])
+def test_padding_with_the_end_of_a_trained_vocabulary_changes_no_logit(name):
+    spec, end = ForeignSpec(name=name, labels=3, pretrained=False), 299
+    model = build(spec, seed=1, vocab_size=300).eval()
+    long, short = [5, 6, 7, 8, 9, end], [11, 12, end]
+    ids = torch.tensor([long, short + [end] * 3])
+    mask = torch.tensor([[1] * 6, [1] * 3 + [0] * 3])
+    classifier = Classifier(model, end)
+    with torch.no_grad():
+        together = classifier.logits(ids, mask, torch.zeros_like(ids))
+        for row, alone in enumerate((long, short)):
+            one = torch.tensor([alone])
+            torch.testing.assert_close(
+                classifier.logits(one, torch.ones_like(one), torch.zeros_like(one))[0], together[row]
+            )
 
 
 def test_texts_of_more_tokens_than_positions_are_refused_in_words():

@@ -88,11 +88,15 @@ class Classifier(nn.Module):
         self._takes_kinds = knows_kinds and "token_type_ids" in inspect.signature(model.forward).parameters
         if config is not None and config.pad_token_id is None:
             config.pad_token_id = pad  # decoders look for the last token that is none
+        self._other_pad = None if config is None or config.pad_token_id == pad else config.pad_token_id
+        """What the model takes for padding, where batches are padded with something else."""
 
     def logits(self, ids_BT: Tensor, mask_BT: Tensor, kinds_BT: Tensor) -> Tensor:
         """Return the logits of the labels."""
         if isinstance(self.model, GPT):
             return self.model.classify(ids_BT, mask_BT.sum(1))
+        if self._other_pad is not None:
+            ids_BT = ids_BT.masked_fill(mask_BT == 0, self._other_pad)
         kinds = {"token_type_ids": kinds_BT} if self._takes_kinds else {}
         return self.model(input_ids=ids_BT, attention_mask=mask_BT, **kinds).logits  # type: ignore[no-any-return]
 
