@@ -203,11 +203,15 @@ def test_a_part_with_nothing_but_minus_one_hides_its_labels_and_a_file_of_a_part
 
 def test_rows_in_two_splits_and_empty_ones_are_counted_and_told(tmp_path):
     source = folder(
-        tmp_path, train=[*many("t"), ("  ", 1)], heldout=[*many("h", 4), ("T  Number 3", 1)], dev=many("d", 3)
+        tmp_path,
+        train=[*many("t"), ("  ", 1)],
+        heldout=[*many("h", 4), ("T  Number 3", 1)],
+        dev=[*many("d", 3), ("H number 2", 0)],
     )
     notes = opened(source).notes
     assert "1 of 21 train rows have an empty text and are left out." in notes
     assert "1 val rows (20.0%) stand in the training split too; they are kept." in notes
+    assert "1 test rows (25.0%) stand in the validation split too; they are kept." in notes
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -268,12 +267,16 @@ def _limit(splits: dict[Split, LabelledText], spec: ExamplesSpec) -> None:
 
 
 def _count_duplicates(splits: Mapping[Split, LabelledText], notes: list[str]) -> None:
-    seen = Counter(_key(texts) for texts in splits["train"].texts)
-    for split in ("val", "test"):
-        shared = sum(1 for texts in splits[split].texts if _key(texts) in seen)
+    keys = {split: [_key(texts) for texts in rows.texts] for split, rows in splits.items()}
+    pairs: tuple[tuple[Split, Split, str], ...] = (
+        ("val", "train", "training"), ("test", "train", "training"), ("test", "val", "validation"),
+    )  # fmt: skip
+    for split, other, called in pairs:
+        seen = set(keys[other])
+        shared = sum(key in seen for key in keys[split])
         if shared:
-            share = shared / len(splits[split])
-            notes.append(f"{shared:,} {split} rows ({share:.1%}) stand in the training split too; they are kept.")
+            share = shared / len(keys[split])
+            notes.append(f"{shared:,} {split} rows ({share:.1%}) stand in the {called} split too; they are kept.")
 
 
 def _key(texts: tuple[str, ...]) -> tuple[str, ...]:
