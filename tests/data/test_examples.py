@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.data.encoded import encode_examples
-from oelm.data.examples import open_examples
+from oelm.data.examples import open_examples, open_split
 from oelm.data.hub import HubCorpus
 from oelm.data.tasks import CORPORA, part_of, roles_of
 from oelm.data.text_encoder import gpt2_encoder, trained_encoder
@@ -106,6 +106,10 @@ def test_matched_and_mismatched_are_two_tasks_of_one_folder(tmp_path):
     for task, expected in (("mnli", "dev_matched"), ("mnli-mismatched", "dev_mismatched")):
         found = opened(tmp_path, corpus=task)
         assert {texts[0].split()[0] for texts in found.splits["test"].texts} == {expected}
+    other = open_split(
+        ExamplesSpec(corpus="mnli", source=tmp_path / "dev_mismatched.tsv"), "test", CORPORA["mnli"].labels
+    )
+    assert len(other.splits["test"]) == 20
 
 
 def languages(path, *codes, premises=10):

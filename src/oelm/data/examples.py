@@ -98,11 +98,15 @@ def open_split(spec: ExamplesSpec, split: Split, labels: tuple[str, ...]) -> Exa
 def _tables(spec: ExamplesSpec, corpus: LabelledCorpus, notes: list[str]) -> dict[str, Sequence[Row]]:
     """Read all tables of a corpus in the language asked for, by the names of their files or splits."""
     folder = local_folder(spec)
-    if folder is None and spec.corpus == QUESTIONS:
-        tables: Mapping[str, Sequence[Row]] = question_tables(spec.seed)
+    tables: Mapping[str, Sequence[Row]]
+    if folder is not None:
+        tables = _local_tables(corpus, folder)
+    elif spec.corpus == QUESTIONS:
+        tables = question_tables(spec.seed)
     else:
-        tables = _local_tables(corpus, folder) if folder else hub_tables(corpus.hub, spec.corpus)
-    return {name: _spoken(name, rows, corpus.language, notes) for name, rows in tables.items() if belongs(corpus, name)}
+        splits = hub_tables(corpus.hub, spec.corpus)
+        tables = {name: rows for name, rows in splits.items() if belongs(corpus, name)}
+    return {name: _spoken(name, rows, corpus.language, notes) for name, rows in tables.items()}
 
 
 def _spoken(name: str, rows: Sequence[Row], language: str | None, notes: list[str]) -> Sequence[Row]:
@@ -139,8 +143,8 @@ def local_folder(spec: ExamplesSpec) -> Path | None:
 
 
 def _local_tables(corpus: LabelledCorpus, path: Path) -> dict[str, Sequence[Row]]:
-    files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.suffix in FORMATS)
-    files = [file for file in files if belongs(corpus, file.name)]
+    beside = sorted(file for file in path.glob("*") if file.suffix in FORMATS and belongs(corpus, file.name))
+    files = [path] if path.is_file() else beside  # one that is named is meant, a sibling's or not
     if not files or any(file.suffix not in FORMATS for file in files):
         raise BadData(
             f"labelled text was to be read from {path}, but there is no {', '.join(FORMATS)} there. Give a folder with "
