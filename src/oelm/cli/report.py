@@ -28,7 +28,7 @@ class Arguments:
     out: Path = Path("runs")
     """Where the runs are: the folder given to `oelm run`, or one that holds the study's runs itself."""
     lang: Language = "en"
-    """Language of the report."""
+    """Language of the report; the Chinese one lies beside the English one, in report-zh."""
     keep: Path | None = None
     """Copy the runs' light files (no weights, no paths of this machine) here, to be committed: docs/results/fair."""
     all: bool = False
@@ -77,9 +77,10 @@ def _keep(study: AnyStudy, root: Path, target: Path) -> None:
 
 def _final(arguments: Arguments) -> int:
     from oelm.report.all_studies import write_final
+    from oelm.report.page import report_folder
 
     root = arguments.study or arguments.out
-    out = root / "report"
+    out = report_folder(root, arguments.lang)
     write_final(root, out, arguments.lang)
     print(f"page: {out / 'report.html'}")
     return 0
@@ -89,10 +90,10 @@ def conclude(study: AnyStudy, root: Path, lang: Language) -> None:
     """Write the report of a study's runs, show its table and say where the page is."""
     from rich.console import Console
 
-    from oelm.report.page import write_report
+    from oelm.report.page import report_folder, write_report
     from oelm.report.typeset import terminal
 
-    out = root / "report"
+    out = report_folder(root, lang)
     written = write_report(study, root, out, lang)
     console = Console()
     for table in written.document.tables[:1]:

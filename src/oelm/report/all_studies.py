@@ -28,7 +28,7 @@ from oelm.report.numbers import (
     shown_setting,
     shown_share,
 )
-from oelm.report.page import PAGE, write_document
+from oelm.report.page import PAGE, report_folder, write_document
 from oelm.report.plots import Dot, forest
 from oelm.report.project import files_section, project_section, timeline_section
 from oelm.report.sections import figure
@@ -104,7 +104,7 @@ def final_document(archive: Archive, out: Path, lang: Language) -> Document:
         _ledger_section(ledger(comparisons), out, say),
         *_cross_section(archive, out, say),
         *_trend_section(rows, lang),
-        *_studies_section(archive, out, say),
+        *_studies_section(archive, out, lang),
         project_section(runs, say),
         *timeline_section(archive.studies, archive.found, say),
         _published_section(say, lang),
@@ -225,14 +225,14 @@ def _trend_section(rows: Sequence[tuple[Path, Comparison, Row]], lang: Language)
         yield Section("trend", say("heading_trend"), figure=picture)
 
 
-def _studies_section(archive: Archive, out: Path, say: Say) -> Iterator[Section]:
+def _studies_section(archive: Archive, out: Path, lang: Language) -> Iterator[Section]:
     remarks = []
     for folder, study in archive.studies:
-        page = folder / "report" / PAGE
+        page = report_folder(folder, lang) / PAGE
         href = quote(Path(os.path.relpath(page, out)).as_posix()) if page.exists() else None
         remarks.append(Remark(study.name, study.question, href))
     if remarks:
-        yield Section("studies", say("heading_studies"), remarks=tuple(remarks))
+        yield Section("studies", wording(lang)("heading_studies"), remarks=tuple(remarks))
 
 
 def _published_section(say: Say, lang: Language) -> Section:

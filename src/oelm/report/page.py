@@ -26,6 +26,11 @@ class Written:
     comparisons: tuple[Comparison, ...]
 
 
+def report_folder(root: Path, lang: Language) -> Path:
+    """Return where a report of some runs lies: each language has a folder of its own, so that both can be kept."""
+    return root / ("report" if lang == "en" else f"report-{lang}")
+
+
 def write_report(study: AnyStudy, root: Path, out: Path, lang: Language = "en") -> Written:
     """Compare the runs of a study below `root` and write the report into `out`.
 
