@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.data.encoded import encode_examples
-from oelm.data.examples import open_examples
+from oelm.data.examples import open_examples, open_split
+from oelm.data.hub import HubCorpus
 from oelm.data.tasks import CORPORA, part_of, roles_of
 from oelm.data.text_encoder import gpt2_encoder, trained_encoder
 from oelm.errors import BadData, UnknownName, UsageError
@@ -47,7 +48,7 @@ def test_a_test_split_with_hidden_labels_is_left_out_and_said(tmp_path):
     assert len(found.splits["test"]) == 3
     assert len(found.splits["val"]) == 4
     assert len(found.splits["train"]) == 16
-    assert any("test.tsv has no labels" in note for note in found.notes)
+    assert "the 20 rows of the test part have no labels and are left out." in found.notes
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,42 @@ def test_matched_and_mismatched_are_two_tasks_of_one_folder(tmp_path):
     for task, expected in (("mnli", "dev_matched"), ("mnli-mismatched", "dev_mismatched")):
         found = opened(tmp_path, corpus=task)
         assert {texts[0].split()[0] for texts in found.splits["test"].texts} == {expected}
+    other = open_split(
+        ExamplesSpec(corpus="mnli", source=tmp_path / "dev_mismatched.tsv"), "test", CORPORA["mnli"].labels
+    )
+    assert len(other.splits["test"]) == 20
+
+
+def languages(path, *codes, premises=10):
+    rows = ["language\tpremise\thypothesis\tlabel"]
+    rows += [f"{code}\t{code} {n}\th {n}\tneutral" for n in range(premises) for code in codes]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_rows_of_other_languages_are_left_out_and_counted(tmp_path):
+    path = languages(tmp_path / "xnli.dev.tsv", "en", "de", "fr")
+    found = open_examples(ExamplesSpec(corpus="xnli", language="de", source=path))
+    assert {texts[0][:2] for rows in found.splits.values() for texts in rows.texts} == {"de"}
+    assert "20 of 30 rows of xnli.dev.tsv are of another language than 'de' and are left out." in found.notes
+    with pytest.raises(BadData, match="none of the 30 rows of .* is of the language 'zh', only of de, en"):
+        open_examples(ExamplesSpec(corpus="xnli", language="zh", source=path))
+
+
+def test_a_column_called_language_in_a_table_of_ones_own_is_left_alone(tmp_path):
+    path = languages(tmp_path / "mine.tsv", "de", "fr")
+    found = open_examples(ExamplesSpec(corpus="mine", source=path, texts=("premise",)))
+    assert sum(len(rows) for rows in found.splits.values()) == 20
+
+
+def test_each_language_but_english_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, code in (("xnli", "en"), ("xnli-de", "de")):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        pairs(tmp_path / "data" / name, premises={"en": 10, "de": 20}[code])
+    for code, count in (("en", 30), ("de", 60)):
+        found = open_examples(ExamplesSpec(corpus="xnli", language=code))
+        assert sum(len(rows) for rows in found.splits.values()) == count
 
 
 def test_any_table_with_named_columns_and_labels_by_name_will_do(tmp_path):
@@ -115,13 +152,70 @@ def test_any_table_with_named_columns_and_labels_by_name_will_do(tmp_path):
     assert found.splits["train"].texts[0] == ("t0", "b") or len(found.splits["train"]) == 12
 
 
+def table(tmp_path, labels, count=30):
+    """Write a table of one's own whose rows say in words which label they have."""
+    lines = [f'{{"text": "{n} of {label}", "label": "{label}"}}' for n in range(count) for label in labels]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines) + "\n")
+    return ExamplesSpec(corpus="own", source=tmp_path / "own.jsonl", texts=("text",))
+
+
+@given(labels=st.lists(st.from_regex(r"[0-3](\.[05])?|n/a", fullmatch=True), min_size=2, max_size=5, unique=True))
+def test_a_label_that_looks_like_a_number_is_taken_by_its_name_and_not_by_its_place(tmp_path_factory, labels):
+    found = open_examples(table(tmp_path_factory.mktemp("own"), labels))
+    for rows in found.splits.values():
+        for (text,), number in zip(rows.texts, rows.labels, strict=True):
+            assert text.endswith(f" of {found.labels[number]}")
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ((1, 2, 3), ("1", "2", "3")),
+        ((2020, 2019), ("2019", "2020")),
+        ((-1, 0, 1), ("-1", "0", "1")),
+        ((10, 9, 0), ("0", "9", "10")),
+        ((0, 1, 2), ("0", "1", "2")),
+        (("None", "some", "-"), ("-", "None", "some")),
+    ],
+)
+def test_every_label_that_is_found_in_a_table_of_ones_own_is_a_class_and_nothing_else_is(tmp_path, labels, names):
+    found = open_examples(table(tmp_path, labels))
+    assert found.labels == names
+    assert sum(len(rows) for rows in found.splits.values()) == 30 * len(labels)
+
+
+def test_a_class_that_is_called_like_a_missing_label_is_told(tmp_path):
+    (note,) = (note for note in open_examples(table(tmp_path, ("-", "yes"))).notes if "'-'" in note)
+    assert note.startswith("30 rows have the label '-', which is taken for a class like any other")
+
+
+def test_rows_without_a_label_are_left_out_of_any_table(tmp_path):
+    rows = [{"text": f"t{n}", "label": ("a", "b", None, " ")[n % 4]} for n in range(80)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = open_examples(ExamplesSpec(corpus="own", source=tmp_path / "own.jsonl", texts=("text",)))
+    assert found.labels == ("a", "b")
+    assert "40 of 80 train rows have no label and are left out." in found.notes
+
+
+def test_a_part_with_nothing_but_minus_one_hides_its_labels_and_a_file_of_a_part_does_not(tmp_path):
+    texts = {"texts": ("sentence",), "corpus": "own"}
+    shards = {f"train_{n}": [(text, label) for text, _ in many(label)] for n, label in enumerate((-1, 1))}
+    found = opened(folder(tmp_path, **shards, test=[("c", -1)] * 3), **texts)
+    assert found.labels == ("-1", "1")
+    assert "the 3 rows of the test part have no labels and are left out." in found.notes
+
+
 def test_rows_in_two_splits_and_empty_ones_are_counted_and_told(tmp_path):
     source = folder(
-        tmp_path, train=[*many("t"), ("  ", 1)], heldout=[*many("h", 4), ("T  Number 3", 1)], dev=many("d", 3)
+        tmp_path,
+        train=[*many("t"), ("  ", 1)],
+        heldout=[*many("h", 4), ("T  Number 3", 1)],
+        dev=[*many("d", 3), ("H number 2", 0)],
     )
     notes = opened(source).notes
     assert "1 of 21 train rows have an empty text and are left out." in notes
     assert "1 val rows (20.0%) stand in the training split too; they are kept." in notes
+    assert "1 test rows (25.0%) stand in the validation split too; they are kept." in notes
 
 
 @pytest.mark.parametrize(
@@ -170,8 +264,6 @@ def test_the_folder_data_is_read_without_being_named(tmp_path, monkeypatch):
 
 
 def test_a_data_set_in_the_hubs_layout_is_read_through_datasets(tmp_path, monkeypatch):
-    from oelm.data.hub import HubCorpus
-
     for name in ("train", "validation", "test"):
         label = -1 if name == "test" else 1
         rows = [json.dumps({"sentence": f"{name} {n}", "label": label}) for n in range(10)]
@@ -182,6 +274,18 @@ def test_a_data_set_in_the_hubs_layout_is_read_through_datasets(tmp_path, monkey
     })  # fmt: skip
     found = open_examples(ExamplesSpec())
     assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 8, "test": 10, "val": 2}
+
+
+def test_minus_one_is_no_class_of_a_data_set_of_the_hub_that_names_its_classes(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    kinds = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    rows = {"text": [f"t{n}" for n in range(30)], "label": [n % 3 - 1 for n in range(30)]}
+    datasets.Dataset.from_dict(rows, features=kinds).to_parquet(tmp_path / "own" / "train.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("oelm.data.tasks._hub_name", lambda _: HubCorpus(str(tmp_path / "own")))
+    found = open_examples(ExamplesSpec(corpus="some/own", texts=("text",)))
+    assert found.labels == ("0", "1")
+    assert "10 of 30 train rows have no label and are left out." in found.notes
 
 
 def test_pairs_are_closed_told_apart_and_cut_to_the_limit(tmp_path):

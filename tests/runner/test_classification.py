@@ -88,6 +88,15 @@ def test_two_runs_from_scratch_with_one_seed_are_one_run_and_another_seed_anothe
     assert other.result.val_loss != read_record(tmp_path / "one").result.val_loss
 
 
+@pytest.mark.parametrize("name", ["t5-tiny", "bart-tiny"])
+def test_an_encoder_decoder_from_scratch_chooses_among_labels_and_comes_back_as_it_was(reviewing, tmp_path, name):
+    model = ForeignSpec(name=name, pretrained=False)
+    record = carried_out(reviewing("oelm-freeze", model, epochs=2, learning_rate=1e-3), tmp_path)
+    restored = restore(tmp_path)
+    task = task_of(*bound(restored.run), restored.model, torch.device("cpu"))
+    assert task.measure(restored.model, "test").loss == record.result.test_loss
+
+
 def test_pooler_and_classifier_train_under_every_method_and_the_audit_says_so(complete):
     import oelm
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,6 @@ from typing import Literal
 import tyro
 
 from oelm.spec.data import ExamplesSpec, Split
-from oelm.spec.run import RunSpec
 
 
 @dataclass
@@ -23,7 +23,8 @@ class Arguments:
     split: Split = "test"
     """Which split."""
     data: Path | None = None
-    """Token files, or files of labelled texts, to measure on; by default those the run was trained on."""
+    """Token files, or labelled texts, to measure on; by default the run's own. A table of texts is read with the run's
+    columns, labels and vocabulary: one file is the split that is asked for, a folder has files by its name."""
     checkpoint: Literal["latest", "best"] = "latest"
     """The end of training, or the best of validation on the way: lowest loss, for labels highest accuracy."""
     threads: int | None = None
@@ -39,14 +40,19 @@ def main(argv: list[str]) -> int:
     import torch
 
     from oelm.data.tokens import open_tokens
-    from oelm.runner.bind import bound
+    from oelm.models.classifier import refuse_longer
+    from oelm.runner.bind import Data, bound, on_files
     from oelm.runner.restore import restore
     from oelm.runner.tasks import task_of
 
     restored = restore(arguments.run, arguments.checkpoint)
     torch.set_num_threads(arguments.threads or restored.run.train.threads)
+    data: Data
     if arguments.data and isinstance(restored.run.data, ExamplesSpec):
-        data = bound(_on_files(restored.run, arguments.data))[1]
+        data = on_files(restored.run, arguments.data, arguments.split)
+        refuse_longer(restored.model, int(data.splits[arguments.split].lengths.max()))
+        for note in data.notes:
+            print(note, file=sys.stderr)
     else:
         data = open_tokens(arguments.data) if arguments.data else bound(restored.run)[1]
     task = task_of(restored.run, data, restored.model, torch.device("cpu"))
@@ -66,8 +72,3 @@ def main(argv: list[str]) -> int:
     }
     print(json.dumps(result) if arguments.json else "\n".join(f"{name:10}  {value}" for name, value in result.items()))
     return 0
-
-
-def _on_files(run: RunSpec, path: Path) -> RunSpec:
-    """Return a run on labelled text with other files of the same columns instead of its own."""
-    return run.model_copy(update={"data": run.data.model_copy(update={"source": path, "checksum": None, "rows": None})})

@@ -29,15 +29,16 @@ class Arguments:
     """sst2, mnli, mnli-mismatched, xnli, ag_news, imdb; owner/name from the hub or any name with --from, together
     with --texts and --label."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """A file or folder of .tsv, .csv, .jsonl or .parquet; else the hub."""
+    """A file or folder of .tsv, .csv, .jsonl or .parquet; data/TASK if it is there (and is then only looked at), else
+    the hub."""
     out: Path | None = None
-    """The folder to write to; data/TASK unless given."""
+    """The folder to write to; data/TASK unless given (data/xnli-de for XNLI in German)."""
     texts: tuple[str, ...] = ()
     """The one or two columns with the text, if they are not the task's own."""
     label: str | None = None
     """The column with the label, if it is not the task's own."""
     language: str = "en"
-    """Of XNLI."""
+    """Of XNLI; rows of files with a column `language` are taken by it."""
     model: str = "minilm"
     """Whose tokenizer lengths are counted with."""
     max_length: int = 128
@@ -62,8 +63,8 @@ def main(argv: list[str]) -> int:
     with Console(stderr=True).status(f"reading and encoding {asked.task}"):
         examples = open_examples(spec)
         encoded = encode_examples(examples, encoder_of(spec_of(asked.model)), asked.max_length)
-    folder = asked.out or default_folder(asked.task)
-    is_new = asked.source != folder and write_examples(examples, spec, folder)
+    folder = asked.out or default_folder(spec)
+    is_new = write_examples(examples, spec, folder)
     if asked.json:
         print(json.dumps({"directory": str(folder), "notes": encoded.notes, "splits": statistics(encoded)}, indent=1))
     else:

@@ -77,10 +77,8 @@ def _text(argv: list[str]) -> tuple[Arguments, RunSpec]:
     asked = tyro.cli(Arguments, args=argv, default=Arguments(size=size, model=named_size(size)), prog="oelm train")
     if asked.spec:
         return asked, _from_file(asked.spec)
-    method = named_method(asked.method)
-    run = RunSpec(
-        arm=asked.method, method=method, model=asked.model, data=asked.data, train=asked.train, seed=asked.seed
-    )
+    method, train = named_method(asked.method), train_task.steps_or_epochs(asked.train, argv)
+    run = RunSpec(arm=asked.method, method=method, model=asked.model, data=asked.data, train=train, seed=asked.seed)
     return asked, run
 
 

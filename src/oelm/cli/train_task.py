@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ from oelm.study import in_words
 FINE_TUNING = TrainSpec(
     epochs=3, batch_size=32, learning_rate=5e-5, warmup_steps=50, decay="linear", eval_every="epoch"
 )
-"""What is customary for encoders; every field can be set."""
+"""What is customary for encoders; every field can be set, and --train.steps stands instead of the epochs."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Arguments:
     label: str | None = None
     """The column with the label (names or numbers), if it is not the task's own."""
     language: str = "en"
-    """Of XNLI."""
+    """Of XNLI; rows of files with a column `language` are taken by it."""
     rows: int | None = None
     """Train on so many rows only, drawn at random."""
     max_length: int = 128
@@ -70,7 +70,26 @@ class Arguments:
 
 def parsed(argv: list[str]) -> Arguments:
     """Read the command line."""
-    return tyro.cli(Arguments, args=argv, prog="oelm train", config=(tyro.conf.FlagCreatePairsOff,))
+    asked = tyro.cli(Arguments, args=argv, prog="oelm train", config=(tyro.conf.FlagCreatePairsOff,))
+    return replace(asked, train=steps_or_epochs(asked.train, argv))
+
+
+def steps_or_epochs(train: TrainSpec, argv: list[str]) -> TrainSpec:
+    """Let steps on the command line stand instead of epochs that are only the default; refuse both.
+
+    Raises:
+        InvalidSpec: both are on the line. A spec may hold both: binding fills in the steps that its epochs take.
+
+    """
+    given = {word.partition("=")[0] for word in argv}
+    if "--train.steps" not in given or train.epochs is None:
+        return train
+    if "--train.epochs" in given:
+        raise InvalidSpec(
+            f"{train.steps} steps and {train.epochs} epochs were asked for, and a run has one length. Leave out "
+            "--train.steps or --train.epochs."
+        )
+    return train.model_copy(update={"epochs": None})
 
 
 def run_of(asked: Arguments) -> RunSpec:

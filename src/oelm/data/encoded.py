@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -82,13 +82,6 @@ class EncodedExamples:
 def encode_examples(examples: Examples, encoder: TextEncoder, max_length: int) -> EncodedExamples:
     """Encode every split."""
     splits = {split: _encoded(rows, encoder, max_length) for split, rows in examples.splits.items()}
-    notes = [
-        f"{its.cut:,} of {len(its):,} {split} rows ({its.cut / len(its):.1%}) are cut to {max_length} tokens."
-        for split, its in splits.items()
-        if its.cut
-    ]
-    sums = {split: _sum(its) for split, its in splits.items()}
-    checksum = digest({"tokenizer": encoder.sha256, "labels": examples.labels, "splits": sums})
     return EncodedExamples(
         examples.corpus,
         examples.labels,
@@ -96,9 +89,35 @@ def encode_examples(examples: Examples, encoder: TextEncoder, max_length: int) -
         examples,
         encoder,
         max_length,
-        checksum,
-        (*examples.notes, *notes),
+        _checksum(encoder, examples.labels, splits),
+        (*examples.notes, *_cuts(splits, max_length)),
     )
+
+
+def with_split(examples: EncodedExamples, other: Examples) -> EncodedExamples:
+    """Return a corpus with splits of other rows instead of its own, which its own encoder reads.
+
+    The notes are those of the other rows. The checksum is that of the corpus if the rows are, too.
+    """
+    rows = {split: _encoded(its, examples.encoder, examples.max_length) for split, its in other.splits.items()}
+    splits = {**examples.splits, **rows}
+    texts = replace(examples.texts, splits={**examples.texts.splits, **other.splits})
+    checksum = _checksum(examples.encoder, examples.labels, splits)
+    notes = (*other.notes, *_cuts(rows, examples.max_length))
+    return replace(examples, splits=splits, texts=texts, checksum=checksum, notes=notes)
+
+
+def _cuts(splits: Mapping[Split, EncodedSplit], max_length: int) -> list[str]:
+    return [
+        f"{its.cut:,} of {len(its):,} {split} rows ({its.cut / len(its):.1%}) are cut to {max_length} tokens."
+        for split, its in splits.items()
+        if its.cut
+    ]
+
+
+def _checksum(encoder: TextEncoder, labels: tuple[str, ...], splits: Mapping[Split, EncodedSplit]) -> str:
+    sums = {split: _sum(its) for split, its in splits.items()}
+    return digest({"tokenizer": encoder.sha256, "labels": labels, "splits": sums})
 
 
 def _encoded(rows: LabelledText, encoder: TextEncoder, max_length: int) -> EncodedSplit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from oelm.data.hub import hub_tables
+from oelm.data.labels import found_labels, label_names, numbers_of, suspicious
 from oelm.data.questions import QUESTIONS, question_tables
 from oelm.data.tables import FORMATS, Row, read_table
 from oelm.data.tasks import LabelledCorpus, Part, belongs, column, corpus_of, part_of, roles_of
@@ -21,8 +21,8 @@ from oelm.spec.seeds import derived_seed
 
 DRAWN_ROWS, MOST_DRAWN = 500, 10_000
 """A split that a corpus lacks is a tenth of it, but at least and at most so many rows, and never over a fifth."""
-UNLABELLED = {"-1", "-", "", "None"}
-"""What stands in the label column of a row whose label is hidden, or on which its annotators disagreed."""
+LANGUAGE = "language"
+"""The column in which XNLI's files, with all languages in one, say which a row is of."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,13 @@ def open_examples(spec: ExamplesSpec) -> Examples:
         BadData: files, columns, labels or texts that are not what they should be; nothing has been written.
 
     """
-    corpus = corpus_of(spec)
-    folder = local_folder(spec)
-    if folder is None and spec.corpus == QUESTIONS:
-        tables: Mapping[str, Sequence[Row]] = question_tables(spec.seed)
-    else:
-        tables = _local_tables(corpus, folder) if folder else hub_tables(corpus.hub, spec.corpus)
-    tables = {name: rows for name, rows in tables.items() if belongs(corpus, name)}
-    notes: list[str] = []
-    parts = _labelled_parts(spec, corpus, tables, notes)
-    labels = corpus.labels or _found_labels(parts)
-    texts = {part: _read_rows(part, rows, labels, notes) for part, rows in parts.items()}
+    corpus, notes = corpus_of(spec), list[str]()
+    parts = _labelled_parts(spec, corpus, _tables(spec, corpus, notes), notes)
+    names = [name for rows in parts.values() for _, name in rows]
+    labels = corpus.labels or found_labels(names)
+    notes += suspicious(names)
+    numbers = numbers_of(labels, by_place=bool(corpus.labels))
+    texts = {part: _read_rows(part, rows, numbers, notes) for part, rows in parts.items()}
     roles = roles_of(texts)
     splits = {split: texts[part] for split, part in roles.items()}
     _draw_missing(splits, spec, notes)
@@ -77,22 +73,78 @@ def open_examples(spec: ExamplesSpec) -> Examples:
     return Examples(spec.corpus, labels, splits, tuple(notes))
 
 
-def default_folder(corpus: str) -> Path:
-    """Return where a corpus' files lie unless told otherwise: `data/<corpus>`, as for text."""
-    return Path("data") / corpus.replace("/", "-")
+def open_split(spec: ExamplesSpec, split: Split, labels: tuple[str, ...]) -> Examples:
+    """Read one split alone, for a model that knows `labels`; a table that has no others beside it is all of it.
+
+    Raises:
+        BadData: as for `open_examples`; a label that is none of `labels`; no part that would serve as this split.
+
+    """
+    corpus, notes = corpus_of(spec), list[str]()
+    tables = _tables(spec, corpus, notes)
+    parts = _labelled_parts(spec, corpus, tables, notes, alone=split)
+    part = split if len(tables) == 1 else roles_of({"train", *parts}).get(split)
+    if part not in parts:
+        raise BadData(
+            f"the {split} split was asked for, but none of {', '.join(tables)} serves as that. Ask for another split, "
+            "or give the one file to be read as this."
+        )
+    numbers = numbers_of(labels, by_place=bool(corpus.labels))
+    cure = "The model was trained on these labels alone: correct the row, or leave it out."
+    rows = _read_rows(part, parts[part], numbers, notes, cure)
+    return Examples(spec.corpus, labels, {split: rows}, tuple(notes))
+
+
+def _tables(spec: ExamplesSpec, corpus: LabelledCorpus, notes: list[str]) -> dict[str, Sequence[Row]]:
+    """Read all tables of a corpus in the language asked for, by the names of their files or splits."""
+    folder = local_folder(spec)
+    tables: Mapping[str, Sequence[Row]]
+    if folder is not None:
+        tables = _local_tables(corpus, folder)
+    elif spec.corpus == QUESTIONS:
+        tables = question_tables(spec.seed)
+    else:
+        splits = hub_tables(corpus.hub, spec.corpus)
+        tables = {name: rows for name, rows in splits.items() if belongs(corpus, name)}
+    return {name: _spoken(name, rows, corpus.language, notes) for name, rows in tables.items()}
+
+
+def _spoken(name: str, rows: Sequence[Row], language: str | None, notes: list[str]) -> Sequence[Row]:
+    """Return the rows of one language, where the corpus has several and the table tells them apart."""
+    if language is None or LANGUAGE not in rows[0]:
+        return rows
+    own = [row for row in rows if str(row.get(LANGUAGE)).strip() == language]
+    if not own:
+        found = sorted({str(row.get(LANGUAGE)).strip() for row in rows})
+        raise BadData(
+            f"none of the {len(rows):,} rows of {name} is of the language {language!r}, only of {', '.join(found)}. "
+            "Ask for one of these with data.language, or give other files."
+        )
+    if len(own) < len(rows):
+        notes.append(
+            f"{len(rows) - len(own):,} of {len(rows):,} rows of {name} are of another language than {language!r} "
+            "and are left out."
+        )
+    return own
+
+
+def default_folder(spec: ExamplesSpec) -> Path:
+    """Return where a corpus' files lie unless told otherwise: `data/<corpus>`, or `data/xnli-de` for German."""
+    language = "" if spec.language == "en" else f"-{spec.language}"
+    return Path("data") / (spec.corpus.replace("/", "-") + language)
 
 
 def local_folder(spec: ExamplesSpec) -> Path | None:
     """Return the file or folder that a spec reads; None: the hub."""
     if spec.source is not None:
         return spec.source
-    folder = default_folder(spec.corpus)
+    folder = default_folder(spec)
     return folder if folder.is_dir() else None
 
 
 def _local_tables(corpus: LabelledCorpus, path: Path) -> dict[str, Sequence[Row]]:
-    files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.suffix in FORMATS)
-    files = [file for file in files if belongs(corpus, file.name)]
+    beside = sorted(file for file in path.glob("*") if file.suffix in FORMATS and belongs(corpus, file.name))
+    files = [path] if path.is_file() else beside  # one that is named is meant, a sibling's or not
     if not files or any(file.suffix not in FORMATS for file in files):
         raise BadData(
             f"labelled text was to be read from {path}, but there is no {', '.join(FORMATS)} there. Give a folder with "
@@ -101,16 +153,24 @@ def _local_tables(corpus: LabelledCorpus, path: Path) -> dict[str, Sequence[Row]
     return {file.name: read_table(file) for file in files}
 
 
-_Raw = list[tuple[tuple[Any, ...], Any]]
+_Named = list[tuple[tuple[Any, ...], str | None]]
+"""The texts of each row, and the name of its label if it has one."""
 
 
 def _labelled_parts(
-    spec: ExamplesSpec, corpus: LabelledCorpus, tables: Mapping[str, Sequence[Row]], notes: list[str]
-) -> dict[Part, _Raw]:
-    """Return texts and label of every row by part, without the parts whose labels are hidden."""
-    parts: dict[Part, _Raw] = {}
+    spec: ExamplesSpec,
+    corpus: LabelledCorpus,
+    tables: Mapping[str, Sequence[Row]],
+    notes: list[str],
+    alone: Part = "train",
+) -> dict[Part, _Named]:
+    """Return texts and label of every row by part, without the parts whose labels are hidden.
+
+    A table that has no others beside it is the part `alone`, whatever its name.
+    """
+    found: dict[Part, list[tuple[tuple[Any, ...], Any]]] = {}
     for name, rows in tables.items():
-        part = part_of(name) if len(tables) > 1 else "train"
+        part = part_of(name) if len(tables) > 1 else alone
         if part is None:
             if local_folder(spec) is None:
                 continue  # the hub has splits of unlabelled text beside the others
@@ -118,43 +178,40 @@ def _labelled_parts(
                 f"{name} does not say which split it is, and there are others ({', '.join(tables)}). Put train, "
                 "heldout, dev or test into its name, or move it away."
             )
-        label = next((each for each in corpus.label if each in rows[0]), None)
-        if part == "test" and (label is None or all(_is_hidden(row[label]) for row in rows)):
+        if part == "test" and not any(each in rows[0] for each in corpus.label):
             notes.append(f"{name} has no labels and is left out.")
             continue
         columns = [column(rows[0], names, name) for names in corpus.texts]
         label = column(rows[0], corpus.label, name)
-        found = [(tuple(row.get(each) for each in columns), row.get(label)) for row in rows]
-        parts.setdefault(part, []).extend(found)
+        found.setdefault(part, []).extend((tuple(row.get(each) for each in columns), row.get(label)) for row in rows)
+    parts: dict[Part, _Named] = {}
+    for part, rows_of_part in found.items():
+        # By part, not by file: files sorted by label may hold one label each.
+        names = label_names([label for _, label in rows_of_part], corpus.hidden)
+        if part == "test" and not any(names):
+            notes.append(f"the {len(names):,} rows of the test part have no labels and are left out.")
+        else:
+            parts[part] = [(texts, name) for (texts, _), name in zip(rows_of_part, names, strict=True)]
     if not parts:
         raise BadData(f"{spec.corpus} has no labelled rows in {', '.join(tables)}.")
     return parts
 
 
-def _is_hidden(label: Any) -> bool:
-    return str(label).strip() in UNLABELLED
-
-
-def _found_labels(parts: Mapping[Part, _Raw]) -> tuple[str, ...]:
-    """Name the labels of a corpus that states none: numbers from 0, or the names in alphabetical order."""
-    found = {str(label).strip() for rows in parts.values() for _, label in rows if not _is_hidden(label)}
-    if all(label.isdecimal() for label in found):
-        return tuple(map(str, range(max(map(int, found), default=-1) + 1)))
-    return tuple(sorted(found))
-
-
-def _read_rows(part: Part, rows: _Raw, labels: tuple[str, ...], notes: list[str]) -> LabelledText:
-    numbers = {name: number for number, name in enumerate(labels)} | {str(n): n for n in range(len(labels))}
+def _read_rows(
+    part: Part,
+    rows: _Named,
+    numbers: Mapping[str, int],
+    notes: list[str],
+    cure: str = "Correct the row, or name another label column with data.label.",
+) -> LabelledText:
     texts, known, empty, hidden = [], [], 0, 0
-    for place, (columns, label) in enumerate(rows, 1):
-        if _is_hidden(label):
+    for place, (columns, name) in enumerate(rows, 1):
+        if name is None:
             hidden += 1
             continue
-        name = str(label).strip()
         if name not in numbers:
             raise BadData(
-                f"row {place} of the {part} part has the label {name!r}, which is none of {', '.join(labels)} (nor "
-                f"of 0 to {len(labels) - 1}). Correct the row, or name another label column with data.label."
+                f"row {place} of the {part} part has the label {name!r}, which is none of {', '.join(numbers)}. {cure}"
             )
         if any(not isinstance(text, str) or not text.strip() for text in columns):
             empty += 1
@@ -214,12 +271,16 @@ def _limit(splits: dict[Split, LabelledText], spec: ExamplesSpec) -> None:
 
 
 def _count_duplicates(splits: Mapping[Split, LabelledText], notes: list[str]) -> None:
-    seen = Counter(_key(texts) for texts in splits["train"].texts)
-    for split in ("val", "test"):
-        shared = sum(1 for texts in splits[split].texts if _key(texts) in seen)
+    keys = {split: [_key(texts) for texts in rows.texts] for split, rows in splits.items()}
+    pairs: tuple[tuple[Split, Split, str], ...] = (
+        ("val", "train", "training"), ("test", "train", "training"), ("test", "val", "validation"),
+    )  # fmt: skip
+    for split, other, called in pairs:
+        seen = set(keys[other])
+        shared = sum(key in seen for key in keys[split])
         if shared:
-            share = shared / len(splits[split])
-            notes.append(f"{shared:,} {split} rows ({share:.1%}) stand in the training split too; they are kept.")
+            share = shared / len(keys[split])
+            notes.append(f"{shared:,} {split} rows ({share:.1%}) stand in the {called} split too; they are kept.")
 
 
 def _key(texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -127,7 +127,7 @@ def open_hub(corpus: HubCorpus, revision: str | None = None) -> tuple[dict[Split
 
 
 def hub_tables(corpus: HubCorpus | None, name: str) -> dict[str, list[dict[str, Any]]]:
-    """Return all rows of every split of a data set, by the split's own name."""
+    """Return all rows of every split of a data set, by the split's own name; -1 in a column of classes is None."""
     if corpus is None:
         raise UsageError(
             f"there is no folder data/{name} and no data set of the hub called {name!r}. Give its files with --from "
@@ -139,7 +139,13 @@ def hub_tables(corpus: HubCorpus | None, name: str) -> dict[str, list[dict[str, 
     with _explained(corpus):
         builder = _builder(datasets, corpus, None)
         builder.download_and_prepare()
-        return {split: list(table) for split, table in builder.as_dataset().items()}
+        return {split: _known_classes(datasets, table) for split, table in builder.as_dataset().items()}
+
+
+def _known_classes(datasets: Any, table: Any) -> list[dict[str, Any]]:
+    """Return rows as they are, but without the -1 that `datasets` writes where a row has none of its named classes."""
+    classes = [name for name, kind in table.features.items() if isinstance(kind, datasets.ClassLabel)]
+    return [{**row, **{name: None for name in classes if row[name] == -1}} for row in table]
 
 
 def _datasets(corpus: HubCorpus) -> Any:

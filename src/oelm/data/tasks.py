@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oelm.data.hub import SPLIT_NAMES, HubCorpus
+from oelm.data.labels import HIDDEN
 from oelm.errors import BadData, UnknownName, UsageError
 from oelm.spec.data import ExamplesSpec, Split
 
@@ -28,6 +29,10 @@ class LabelledCorpus:
     """Names of the labels by number; empty: as they are found."""
     leaves_out: tuple[str, ...] = ()
     """Words in the name of a split or file that belongs to another corpus of the same folder."""
+    hidden: tuple[str, ...] = HIDDEN
+    """What stands in the label column of a row without a label, beside nothing."""
+    language: str | None = None
+    """Which language is read, of a corpus that has several."""
 
 
 _PAIR = (("premise", "sentence1"), ("hypothesis", "sentence2"))
@@ -79,6 +84,8 @@ def corpus_of(spec: ExamplesSpec) -> LabelledCorpus:
         (spec.label,) if spec.label else (known.label if known else ("label",)),
         known.labels if known else (),
         known.leaves_out if known else (),
+        known.hidden if known else (),
+        spec.language if spec.corpus == "xnli" else None,
     )
 
 

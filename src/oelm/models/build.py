@@ -190,12 +190,15 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
                 f"architecture from scratch, or give the name of weights ({named.hub or 'on the hub'}) or "
                 "their directory."
             )
-        config = _transformers(named.config)(**{**named.fields, **_fields(spec, vocab_size)})
+        fields = _fields(spec, vocab_size, reads_ends=named.head == _SEQ2SEQ)
+        config = _transformers(named.config)(**{**named.fields, **fields})
         return _auto(named.labelled if spec.labels else named.head).from_config(config)  # type: ignore[no-any-return]
     place = place_of(spec.name) if spec.name in PACKAGES else spec.name
+    saved = _read(_transformers("AutoConfig"), place)
     if spec.pretrained:
-        _refuse_other_head(spec, vocab_size, _read(_transformers("AutoConfig"), place))
-    config = _read(_transformers("AutoConfig"), place, **_fields(spec, vocab_size))
+        _refuse_other_head(spec, vocab_size, saved)
+    fields = _fields(spec, vocab_size, reads_ends=saved.is_encoder_decoder)
+    config = _read(_transformers("AutoConfig"), place, **fields)
     auto = _auto(_labelled_class(config) if spec.labels else _head_of(config))
     if spec.pretrained:
         return _read(auto, place, config=config)  # type: ignore[no-any-return]
@@ -237,11 +240,18 @@ def _refuse_other_head(spec: ForeignSpec, vocab_size: int | None, saved: Any) ->
         )
 
 
-def _fields(spec: ForeignSpec, vocab_size: int | None) -> dict[str, int]:
+def _fields(spec: ForeignSpec, vocab_size: int | None, *, reads_ends: bool) -> dict[str, int]:
+    """Return what a configuration is to have otherwise: its labels, and a vocabulary trained on the data.
+
+    The only special token of such a vocabulary is its last, the end of a text, which serves as padding, too. But
+    classifiers with a decoder read their logits at the ends (`reads_ends`): they get one more entry to pad with.
+    """
     fields = {"num_labels": spec.labels} if spec.labels else {}
-    if vocab_size:  # one trained on the data, whose only special token is its last, the end of a text
+    if vocab_size:
         ends = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
         fields |= {"vocab_size": vocab_size, **dict.fromkeys(ends, vocab_size - 1)}
+        if spec.labels and reads_ends:
+            fields |= {"vocab_size": vocab_size + 1, "pad_token_id": vocab_size}
     return fields
 
 

@@ -44,18 +44,24 @@ def build_classifier(
     if isinstance(fitted, GPTSpec) and fitted.vocab_size is None:
         fitted = fitted.model_copy(update={"vocab_size": vocab_size})
     model = build(fitted, seed=seed, vocab_size=vocab_size if own_vocabulary else None).to(device)
-    known, positions = _limits(model)
+    known, _ = _limits(model)
     if known < vocab_size:
         raise BadData(
             f"the texts are encoded with a vocabulary of {vocab_size} entries, and the model's has {known}. Leave "
             "model.vocab_size out, or take the tokenizer that belongs to the model."
         )
-    if max_length > positions:
-        raise BadShape(
-            f"data.max_length={max_length}, but the model reads {positions} tokens at most. Set data.max_length to "
-            "that or less, or take a model with more positions."
-        )
+    refuse_longer(model, max_length)
     return model
+
+
+def refuse_longer(model: nn.Module, length: int) -> None:
+    """Raise BadShape for texts of more tokens than a model has positions."""
+    _, positions = _limits(model)
+    if length > positions:
+        raise BadShape(
+            f"the texts have up to {length} tokens, but the model reads {positions} at most. Set data.max_length to "
+            "that or less, take a model with more positions, or cut the texts."
+        )
 
 
 def _limits(model: nn.Module) -> tuple[int, float]:
@@ -76,17 +82,21 @@ class Classifier(nn.Module):
     def __init__(self, model: nn.Module, pad: int) -> None:
         super().__init__()
         self.model = model
-        self._takes_kinds = (
-            not isinstance(model, GPT) and "token_type_ids" in inspect.signature(model.forward).parameters
-        )
         config: Any = getattr(model, "config", None)
+        # GPT-2 takes kinds as well, but looks them up among its words; RoBERTa has room for one kind only.
+        knows_kinds = getattr(config, "type_vocab_size", 0) > 1
+        self._takes_kinds = knows_kinds and "token_type_ids" in inspect.signature(model.forward).parameters
         if config is not None and config.pad_token_id is None:
             config.pad_token_id = pad  # decoders look for the last token that is none
+        self._other_pad = None if config is None or config.pad_token_id == pad else config.pad_token_id
+        """What the model takes for padding, where batches are padded with something else."""
 
     def logits(self, ids_BT: Tensor, mask_BT: Tensor, kinds_BT: Tensor) -> Tensor:
         """Return the logits of the labels."""
         if isinstance(self.model, GPT):
             return self.model.classify(ids_BT, mask_BT.sum(1))
+        if self._other_pad is not None:
+            ids_BT = ids_BT.masked_fill(mask_BT == 0, self._other_pad)
         kinds = {"token_type_ids": kinds_BT} if self._takes_kinds else {}
         return self.model(input_ids=ids_BT, attention_mask=mask_BT, **kinds).logits  # type: ignore[no-any-return]
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 
 from oelm.data.batches import num_windows
-from oelm.data.encoded import EncodedExamples, encode_examples
-from oelm.data.examples import Examples, local_folder, open_examples
+from oelm.data.encoded import EncodedExamples, encode_examples, with_split
+from oelm.data.examples import Examples, local_folder, open_examples, open_split
 from oelm.data.prepare import prepared
 from oelm.data.text_encoder import trained_encoder
 from oelm.data.tokens import TokenData, open_tokens
 from oelm.errors import BadData, NotCarriedOut
 from oelm.interop.tokenization import encoder_of
-from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.data import DataSpec, ExamplesSpec, Split
 from oelm.spec.model import GPTSpec, ModelSpec
 from oelm.spec.run import RunSpec
 
@@ -74,6 +75,22 @@ def _encoded(spec: ExamplesSpec, model: ModelSpec | None, _state: tuple[object, 
         assert spec.vocab_size is not None  # noqa: S101  (else there is a model)
         encoder = trained_encoder(_words(examples), spec.vocab_size)
     return encode_examples(examples, encoder, spec.max_length)
+
+
+def on_files(run: RunSpec, path: Path, split: Split) -> EncodedExamples:
+    """Return the labelled text of a run with the rows of other files as one split, and no other change.
+
+    Its labels and its vocabulary are the run's: a head's outputs mean these labels, its embedding these tokens.
+
+    Raises:
+        BadData: the run's own data are not those it was trained on; the files have no such split, or labels or columns
+            that the run does not know.
+
+    """
+    _, own = bound(run)
+    assert isinstance(own, EncodedExamples)  # noqa: S101  (its caller has looked)
+    assert isinstance(run.data, ExamplesSpec)  # noqa: S101  (examples come of nothing else)
+    return with_split(own, open_split(run.data.model_copy(update={"source": path}), split, own.labels))
 
 
 def _words(examples: Examples) -> Iterator[str]:

@@ -94,7 +94,8 @@ class ExamplesSpec(Spec):
     seed: NonNegativeInt = 0
     """Of what is drawn in preparing: the rows, and the splits that a corpus lacks."""
     source: NoEffect[Path | None] = None
-    """A file or folder with the corpus' splits; None: `data/<corpus>` if it is there, else the hub."""
+    """A file or folder with the corpus' splits; None: `data/<corpus>` (`data/xnli-de` for German) if it is there, else
+    the hub."""
     checksum: str | None = None
 
 
