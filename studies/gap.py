@@ -24,9 +24,9 @@ SPEECHES = DataSpec(corpus="sotu", vocab_size=2048)
 REVIEWS = DataSpec(corpus="imdb", vocab_size=2048, tokens=3_000_000)
 
 
-def small_heads(name: str) -> Arm:
-    """Return a method on twice as many heads of half the size, whose cores are a quarter as large."""
-    return Arm(name=f"{name}-h8", method=named_method(name), model={"num_heads": 8})
+def small_heads(name: str, heads: int = 8) -> Arm:
+    """Return a method on more heads that are smaller: twice as many halve what all cores together train."""
+    return Arm(name=f"{name}-h{heads}", method=named_method(name), model={"num_heads": heads})
 
 
 def thin(part: int) -> Arm:
@@ -41,6 +41,7 @@ FROZEN = (
     "oelm-freeze",
     small_heads("oelm+core+diagonal+mix"),
     "oelm+low-rank=4+mix+diagonal",
+    small_heads("oelm+core+low-rank=2+diagonal+mix", 16),
     small_heads("oelm+core+diagonal"),
     "oelm-low-rank",
     "oelm+mix+bias+diagonal+temperature",
