@@ -151,14 +151,6 @@ def test_selection_tells_where_a_foreign_record_departs_from_the_nearest_run(stu
     assert [(item.directory, item.differs) for item in ignored] == [(Path("long"), {"train.steps": (999, 100)})]
 
 
-def test_selection_knows_the_bytes_once_the_study_is_bound(study: Study, make_record: Any) -> None:
-    bound = study.model_copy(update={"base": replaced(study.base, "data.checksum", "c0ffee")})
-    run = bound.runs()[0]
-    members, ignored = select(bound, [(Path("a"), make_record(run)), (Path("b"), make_record(run, checksum="x"))])
-    assert [directory for directory, _ in members] == [Path("a")]
-    assert ignored[0].differs == {"data.checksum": ("x", "c0ffee")}
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

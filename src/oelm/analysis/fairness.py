@@ -164,21 +164,12 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Differences
 
 
 def departure_from(runs: Sequence[RunSpec]) -> Callable[[RunSpec], Differences]:
-    """Return a function that tells where a run departs from the most similar of `runs`: nowhere if it is one.
-
-    The checksum of the data counts only against a run that has been bound to its data.
-    """
-    known = [(meaning(run), run.data.checksum) for run in runs]
+    """Return a function that tells where a run departs from the most similar of `runs`: nowhere if it is one."""
+    known = [meaning(run) for run in runs]
 
     def departure(spec: RunSpec) -> Differences:
-        own, checksum = meaning(spec), spec.data.checksum
-        candidates = (
-            {
-                **differences(own, other),
-                **({BOUND_LATER: (checksum, bound)} if bound not in (None, checksum) else {}),
-            }
-            for other, bound in known
-        )
+        own = meaning(spec)
+        candidates = (differences(own, other) for other in known)
         return min(candidates, key=len, default={"study": ("this run", "no run at all")})
 
     return departure
