@@ -28,6 +28,8 @@ Verdict = Literal["met", "not met", "undecided"]
 CONFIDENCE = 0.95
 MARGIN = math.log(1.05)
 """The success rule of the published study: at most 5 % of perplexity."""
+NO_SPREAD = 1e-9
+"""What rounding leaves between differences that are equal: shares of right answers are counts over counts."""
 MOST_SEEDS = 200
 """Beyond so many more seeds, nobody would add them: the number is not told."""
 
@@ -84,7 +86,7 @@ def paired_difference(
         raise ValueError(f"a mean needs finite differences, at least one; found {list(differences)}")
     mean = statistics.fmean(differences)
     spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
-    if not spread:
+    if spread <= NO_SPREAD * max(1.0, abs(mean)):
         return Difference(len(differences), mean, None, None, None, margin, "undecided", None, None)
     bounds = interval_of_mean(differences, 2 * confidence - 1)
     error = spread / math.sqrt(len(differences))

@@ -36,7 +36,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     ),
     "verdict_more": (
         (
-            "About {more} more seeds would decide, judged once, when they are all there: whoever looks after each "
+            "Seeds to add for a decision: about {more}, judged once, when they are all there. Whoever looks after each "
             "of them and stops at a pleasing answer is wrong more often than 5 %."
         ),
         "大约再加 {more} 个种子可以判定；须等全部完成后一次判定：若逐个查看并在满意时停止，出错率会超过 5%。",
@@ -86,7 +86,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "noise": ("test-set noise", "测试集噪声"),
     "noise_note": (
         (
-            "Test-set noise: the 95 % interval of the difference if the test split held {texts} other documents of "
+            "Test-set noise: the 95 % interval of the difference if the test split held {texts} other texts of "
             "its kind (paired bootstrap, seeds held fast)."
         ),
         "测试集噪声：若测试集换成 {texts} 篇同类的其他文档，差异的 95% 区间（配对自助法，种子固定）。",
@@ -94,7 +94,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "noise_nested": (
         (
             "Test-set noise of arms that share ten seeds or more with the reference: the 95 % interval of the "
-            "difference if the test split held {texts} other documents of its kind and training had other seeds "
+            "difference if the test split held {texts} other texts of its kind and training had other seeds "
             "(paired bootstrap, seeds and documents drawn)."
         ),
         (
