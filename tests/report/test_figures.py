@@ -9,6 +9,7 @@ import pytest
 from oelm.record.schema import MetricRecord
 from oelm.report import figures
 from oelm.report.figures import INK, Curve, Panel, as_png, as_svg, convergence, curve, look
+from oelm.report.wording import wording
 
 
 def points(losses: dict[int, float], kind: str = "val") -> list[MetricRecord]:
@@ -123,3 +124,15 @@ def test_the_png_is_a_picture(language: str) -> None:
     png = convergence_png([panel("baseline", "oelm-freeze")], language)
     assert png.startswith(b"\x89PNG")
     assert len(png) > 10_000
+
+
+def test_a_legend_of_long_names_is_whole_and_leaves_the_curves_their_width() -> None:
+    names = ["baseline", *(f"orthogonal-from-current-trained-{number}" for number in range(9))]
+    few, many = (convergence([panel(*chosen, floor=None)], wording("en")) for chosen in (names[:1], names))
+    for figure, count in ((few, 1), (many, 10)):
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        assert len(legend.get_texts()) == count
+        assert legend.get_window_extent().x1 <= figure.bbox.x1
+    widths = [figure.axes[0].get_position().width for figure in (few, many)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.05)

@@ -139,7 +139,31 @@ def convergence(panels: Sequence[Panel], say: Say) -> Figure:
     grid = figure.subplots(len(panels), 1, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=True):
         _draw(axes, panel, say)
+    name_the_lines(figure)
     return figure
+
+
+def name_the_lines(figure: Figure) -> None:
+    """Put one legend for all panels above them, in as many columns as fit, and make the figure higher by its rows.
+
+    Names may be long and many: within the axes they would squeeze the curves, or be cut off at the edge.
+    """
+    named = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    points = 72 * figure.get_figwidth() - 10
+    columns = next((count for count in (3, 2) if _legend_points(list(named), count) <= points), 1)
+    rows = -(-len(named) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.17 * max(rows - 2, 0))
+    figure.legend(named.values(), named.keys(), ncols=columns, frameon=False, handlelength=2.8, fontsize=9,
+                  loc="outside upper left")  # fmt: skip
+
+
+def _legend_points(names: Sequence[str], columns: int) -> float:
+    """Estimate how wide a legend is: 5 points a letter, 52 for the line and the gaps of each column."""
+    rows = -(-len(names) // columns)
+    longest = [max(map(len, names[first : first + rows])) for first in range(0, len(names), rows)]
+    return sum(5 * length + 52 for length in longest)
 
 
 def _draw(axes: Axes, panel: Panel, say: Say) -> None:
@@ -158,11 +182,8 @@ def _draw(axes: Axes, panel: Panel, say: Say) -> None:
     axes.set_ylabel(say("plot_loss"))
     axes.grid(alpha=0.25, linewidth=0.6, color="#808080")
     axes.spines[["top", "right"]].set_visible(False)
-    # Above the axes, where no curve passes behind it.
-    axes.legend(
-        title=panel.title, ncols=3, frameon=False, handlelength=2.8, loc="lower left", bbox_to_anchor=(-0.02, 1.0),
-        alignment="left", borderaxespad=0.2,
-    )  # fmt: skip
+    if panel.title:
+        axes.set_title(panel.title, fontsize=10, loc="left")
 
 
 def look(place: int) -> tuple[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from oelm.analysis.statistics import Interval, percent
 from oelm.analysis.tuning import Sensitivity
 from oelm.record.attention import AttentionRecord
-from oelm.report.figures import COLOURS, INK, look
+from oelm.report.figures import COLOURS, INK, look, name_the_lines
 from oelm.report.wording import Say
 
 if TYPE_CHECKING:
@@ -109,12 +109,13 @@ def tuning_curves(found: Sequence[Sensitivity], order: Sequence[str], say: Say) 
         axes.set_xlabel(own[0].field)
         axes.set_ylabel(say("tuning_axis"))
         values = sorted({point.value for item in own for point in item.points})
-        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=9)
         axes.minorticks_off()
         _manners(axes)
         title = ", ".join(f"{axis} = {value}" for axis, value in cell)
-        axes.legend(title=title, ncols=3, frameon=False, handlelength=2.8, loc="lower left",
-                    bbox_to_anchor=(-0.02, 1.0), alignment="left", borderaxespad=0.2)  # fmt: skip
+        if title:
+            axes.set_title(title, fontsize=10, loc="left")
+    name_the_lines(figure)
     return figure
 
 
@@ -147,8 +148,7 @@ def heads(found: Sequence[tuple[str, int, Sequence[Sequence[float]]]], say: Say)
     axes.set_ylim(bottom=0)
     axes.set_xlabel(say("heads_layer"))
     axes.set_ylabel(say("heads_axis"))
-    axes.legend(ncols=3, frameon=False, handlelength=2.8, loc="lower left", bbox_to_anchor=(-0.02, 1.0),
-                alignment="left", borderaxespad=0.2)  # fmt: skip
+    name_the_lines(figure)
     return figure
 
 
