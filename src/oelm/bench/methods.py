@@ -49,7 +49,7 @@ class MethodsBench:
     """Sequences per step."""
     length: int | None = None
     """Tokens per sequence. Without it: the whole context."""
-    blocks: int = 12
+    blocks: int = 30
     """At most so many blocks of fresh processes."""
     steps: int = 4
     """Turns in a block, one step of each process; two steps before them are left out as warm-up."""
