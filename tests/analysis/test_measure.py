@@ -42,7 +42,7 @@ def test_two_points_lost_are_within_5_percent_and_beyond_one_point() -> None:
 
 
 def test_low_accuracies_can_lose_less_than_a_point_and_more_than_5_percent() -> None:
-    judged = judge(ACCURACY, costs(0.101, 0.100, 0.102), costs(0.109, 0.108, 0.110), default_margin(ACCURACY))
+    judged = judge(ACCURACY, costs(0.1013, 0.0998, 0.1021), costs(0.109, 0.108, 0.110), default_margin(ACCURACY))
     assert judged is not None
     assert judged.relative is not None
     assert (judged.difference.verdict, judged.relative.verdict, judged.verdict) == ("met", "not met", "not met")
