@@ -1,12 +1,12 @@
 """Can a GPT with frozen Q and K stay within 5 % of a tuned baseline's perplexity, and what makes it so?
 
-    oelm run studies/gap.py --scale screen      7 core-hours: every candidate on one grid, one seed, on the speeches
+    oelm run studies/gap.py --scale screen      5 core-hours: every candidate on one grid, one seed, on the speeches
     oelm run studies/gap.py --scale speeches    the best ones, their controls, three fresh seeds
     oelm run studies/gap.py --scale imdb        the same on film reviews
     oelm run studies/gap.py                     the same at the published size, on GPUs
 
 Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
-a tenth as many parameters beside them (heads of 16 instead of 32 keep the K x K cores below that); the second trains
+a tenth as many parameters beside them (heads of 12 instead of 24 keep the K x K cores below that); the second trains
 some of Q and K, in some layers, roles or for some time. The screen ranks by validation and decides nothing; what it
 puts first is confirmed beside the baseline with the same repair (what helps both is no answer) and beside thin trained
 Q and K of the same budget.
@@ -16,10 +16,10 @@ core and diagonal +5.1 %, last layer trained +7.0 %, Q only +4.1 %.
 """
 
 from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec, named_method
-from oelm.spec.model import named_size
+from oelm.spec.model import GPTSpec, named_size
 
 QUESTION = "Which frozen Q/K stays within 5 % of the tuned baseline's perplexity?"
-MINI = named_size("mini")
+SMALL = GPTSpec(context=128, model_dim=96, num_layers=4, num_heads=4)
 SPEECHES = DataSpec(corpus="sotu", vocab_size=2048)
 REVIEWS = DataSpec(corpus="imdb", vocab_size=2048, tokens=3_000_000)
 
@@ -32,11 +32,11 @@ def small_heads(name: str, heads: int = 8) -> Arm:
 def thin(part: int) -> Arm:
     """Return trained Q and K of a fraction of the width."""
     return Arm(
-        name=f"thin-{part}", method=MethodSpec(), model={"qk_head_size": MINI.model_dim // MINI.num_heads // part}
+        name=f"thin-{part}", method=MethodSpec(), model={"qk_head_size": SMALL.model_dim // SMALL.num_heads // part}
     )
 
 
-CONTROLS = ("baseline", "uniform", thin(8), thin(16))
+CONTROLS = ("baseline", "uniform", thin(12))
 FROZEN = (
     "oelm-freeze",
     small_heads("oelm+core+diagonal+mix"),
@@ -74,7 +74,7 @@ FINAL = (
     small_heads("oelm+core+diagonal+mix"),
     small_heads("baseline"),
     small_heads("baseline+core+diagonal+mix"),
-    thin(16),
+    thin(12),
 )
 
 
@@ -84,10 +84,10 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], seeds: tuple[i
         name=name,
         question=QUESTION,
         base=RunSpec(
-            model=MINI,
+            model=SMALL,
             data=data,
             train=TrainSpec(
-                steps=2600, batch_size=8, learning_rate=3e-3, warmup_steps=200, eval_every=325, eval_tokens=65_536
+                steps=2450, batch_size=8, learning_rate=3e-3, warmup_steps=200, eval_every=350, eval_tokens=32_768
             ),
         ),
         arms=arms,
