@@ -307,7 +307,6 @@ def test_whatever_a_story_says_again_agrees_with_what_happened(seed: int, index:
             assert question.answer == f"in the {reader.place[found[1]]}"
         else:
             assert question.answer == reader.has(question.text[len("What does ") : -len(" have?")])
-    assert told.holder == told.questions[0].answer.split()[-1]
 
 
 @given(SEEDS, INDICES)
@@ -320,15 +319,6 @@ def test_an_answer_answers_the_question_before_it(seed: int, index: int) -> None
 
 
 # --- what the corpus is good for
-
-
-def test_every_label_occurs_and_none_rules() -> None:
-    counts = Counter(told.holder for told in generate(2, 3000))
-    assert set(counts) == set(stories.LABELS)
-    assert 0.1 < counts[stories.NOBODY] / 3000 < 0.4
-    named = [counts[name] / 3000 for name in stories.LABELS if name != stories.NOBODY]
-    assert min(named) > 0.015
-    assert max(named) < 0.06
 
 
 def test_two_of_five_sentences_only_say_again_what_is_known() -> None:

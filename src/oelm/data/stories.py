@@ -35,42 +35,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as count_from
 
+from oelm.data.story_world import NOBODY, PEOPLE, PLACES, THINGS, Question, World
 from oelm.errors import BadData
-
-# Changing a table, or its order, changes every story and with it every number measured on them. A row has more
-# words than a story can use up.
-#
-# A title goes with some names only, and a colour with some things. Were all words of a kind interchangeable, a
-# model would give them one embedding, and it cannot begin to copy "Tom" before it tells him from the others: in
-# a trial it still guessed names by chance when, with these tables, it had long been looking them up.
-PEOPLE: Mapping[str, tuple[str, ...]] = {
-    "Aunt": ("Anna", "Clara", "Emma", "Grace", "Ivy", "Kate"),
-    "Uncle": ("Ben", "David", "Fred", "Henry", "Jack", "Leo"),
-    "Queen": ("Ivy", "Kate", "Mary", "Nora", "Rose", "Yasmin"),
-    "King": ("Henry", "Leo", "Oscar", "Peter", "Victor", "Will"),
-    "Captain": ("Jack", "Oscar", "Sam", "Tess", "Tom", "Zoe"),
-    "Doctor": ("Anna", "David", "Grace", "Nora", "Victor", "Yasmin"),
-    "Farmer": ("Ben", "Clara", "Mary", "Peter", "Tom", "Will"),
-    "Baker": ("Emma", "Fred", "Rose", "Sam", "Tess", "Zoe"),
-}
-THINGS: Mapping[str, tuple[str, ...]] = {
-    "red": ("ball", "book", "drum", "hat", "kite"),
-    "blue": ("ball", "book", "box", "cup", "kite"),
-    "green": ("ball", "box", "hat", "lamp", "map"),
-    "yellow": ("bell", "flute", "kite", "lamp", "ring"),
-    "white": ("cup", "lamp", "map", "rope", "spoon"),
-    "black": ("coin", "drum", "flute", "hat", "key"),
-    "brown": ("box", "drum", "flute", "rope", "spoon"),
-    "silver": ("bell", "coin", "key", "ring", "spoon"),
-}
-PLACES: Mapping[str, tuple[str, ...]] = {
-    "on a farm": ("kitchen", "garden", "barn"),
-    "in a town": ("market", "library", "park"),
-    "in a castle": ("tower", "hall", "cellar"),
-    "by the sea": ("harbour", "cave", "lighthouse"),
-}
-NOBODY = "nobody"
-LABELS = (NOBODY, *sorted({name for names in PEOPLE.values() for name in names}))
 
 _NUMBERS = ("Two", "Three")
 _OPENINGS = (" First", " Then", " Next", " Soon", " At last")  # one for each event that a story can have
@@ -83,77 +49,21 @@ class NotAStory(BadData, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Something to ask after a story, with the answer that its end gives."""
-
-    text: str
-    answer: str
-
-
-@dataclass(frozen=True, slots=True)
 class Story:
     """A story, the choices that made it, and what is true at its end.
 
     `choices` are the indices of the options taken wherever there was more than one. `log_probability` is the
-    natural logarithm of the probability of exactly this text. `holder`, one of `LABELS`, is the name of whoever
-    has the treasure that was mentioned first.
+    natural logarithm of the probability of exactly this text.
     """
 
     text: str
     choices: tuple[int, ...]
     log_probability: float
     questions: tuple[Question, ...]
-    holder: str
 
 
 # From the pieces of the text so far and the options to go on with, the index of the option to take.
 Chooser = Callable[[Sequence[str], Sequence[str]], int]
-
-
-@dataclass(slots=True)
-class _World:
-    """Who is where and who has what. People and things are numbered; nobody carries two things."""
-
-    people: list[str] = field(default_factory=list)  # "Aunt Kate"
-    whereabouts: list[str] = field(default_factory=list)  # of each person
-    things: list[str] = field(default_factory=list)  # "the red ball"
-    holders: list[int | None] = field(default_factory=list)  # of each thing
-    resting: list[str] = field(default_factory=list)  # where each thing was put down last
-
-    def load(self, person: int) -> int | None:
-        """Return what a person carries."""
-        return self.holders.index(person) if person in self.holders else None
-
-    def company(self, person: int) -> list[int]:
-        """Return who else is where a person is."""
-        here = self.whereabouts[person]
-        return [other for other, place in enumerate(self.whereabouts) if place == here and other != person]
-
-    def place(self, thing: int) -> str:
-        """Return where a thing is, carried or not."""
-        holder = self.holders[thing]
-        return self.resting[thing] if holder is None else self.whereabouts[holder]
-
-    def lying(self, place: str) -> list[int]:
-        """Return what can be picked up at a place."""
-        return [i for i, holder in enumerate(self.holders) if holder is None and self.resting[i] == place]
-
-    def person_is(self, person: int) -> str:
-        """Say where a person is, and with what."""
-        load = self.load(person)
-        ending = "" if load is None else f" with {self.things[load]}"
-        return f"{self.people[person]} was in the {self.whereabouts[person]}{ending}."
-
-    def person_has(self, person: int) -> str:
-        """Say what a person carries."""
-        load = self.load(person)
-        return f"{self.people[person]} had {'nothing' if load is None else self.things[load]}."
-
-    def thing_is(self, thing: int) -> str:
-        """Say where a thing is, and with whom."""
-        holder = self.holders[thing]
-        ending = "" if holder is None else f" with {self.people[holder]}"
-        return f"{self.things[thing]} was in the {self.place(thing)}{ending}."
 
 
 @dataclass(slots=True)
@@ -164,7 +74,7 @@ class _Teller:
     pieces: list[str] = field(default_factory=list)  # of the text
     choices: list[int] = field(default_factory=list)
     num_tellings: int = 1  # n_1 n_2 ..., exact; its logarithm is taken once, at the end
-    world: _World = field(default_factory=_World)
+    world: World = field(default_factory=World)
     places: tuple[str, ...] = ()
 
     def say(self, text: str) -> None:
@@ -207,7 +117,7 @@ class _Teller:
             self.say(" ")
             world.people.append(self._pair(PEOPLE, world.people))
             world.whereabouts.append(self._place())
-            # The first friend always has something: the treasure that `Story.holder` asks about.
+            # The first friend always has something, so that in every story a treasure can change hands.
             if self.pick((" with a ",) if person == 0 else (" with a ", ".")) == 0:
                 world.things.append("the " + self._pair(THINGS, world.things))
                 world.holders.append(person)
@@ -338,27 +248,12 @@ def _capital(text: str) -> str:
 def _tell(choose: Chooser) -> Story:
     teller = _Teller(choose)
     teller.tell()
-    world = teller.world
-    holder = world.holders[0]
     return Story(
         text="".join(teller.pieces),
         choices=tuple(teller.choices),
         log_probability=-math.log(teller.num_tellings),
-        questions=tuple(_questions(world)),
-        holder=NOBODY if holder is None else world.people[holder].split()[1],
+        questions=tuple(teller.world.questions()),
     )
-
-
-def _questions(world: _World) -> Iterator[Question]:
-    """Ask everything that the end of a story answers."""
-    for thing, treasure in enumerate(world.things):
-        holder = world.holders[thing]
-        yield Question(f"Who has {treasure}?", NOBODY if holder is None else world.people[holder])
-        yield Question(f"Where is {treasure}?", f"in the {world.place(thing)}")
-    for person, name in enumerate(world.people):
-        load = world.load(person)
-        yield Question(f"Where is {name}?", f"in the {world.whereabouts[person]}")
-        yield Question(f"What does {name} have?", "nothing" if load is None else world.things[load])
 
 
 def story(seed: int, index: int) -> Story:
