@@ -12,6 +12,7 @@ from oelm.analysis.ablation import StepName
 from oelm.analysis.compare import GapState
 from oelm.analysis.ledger import Claim, LedgerVerdict
 from oelm.analysis.measure import Judged, MeasureName
+from oelm.analysis.price import Kind
 from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.report.wording import SENTENCES, wording
@@ -38,6 +39,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "": (*get_args(Verdict), *get_args(LedgerVerdict), *get_args(MeasureName), "reference"),
     "heading_": ("gaps", "ignored"),
     "step_": get_args(StepName),
+    "price_": get_args(Kind),
     "claim_": get_args(Claim),
     "needs_": get_args(Claim),
     "table_note_": get_args(MeasureName),

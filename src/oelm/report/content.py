@@ -16,6 +16,7 @@ from oelm.analysis.statistics import CONFIDENCE
 from oelm.report.certificates import evidence_section, named, remark_sections
 from oelm.report.document import Answer, Document, Section
 from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
+from oelm.report.price import price_sections
 from oelm.report.sections import (
     ablation_section,
     convergence_section,
@@ -62,6 +63,7 @@ def _optional(comparison: Comparison, curves: dict[tuple[str, Cell], Curves], la
     yield from statistics_section(comparison, say)
     if floor := floors(comparison, say):
         yield Section("floor", say("heading_floor"), (say("floor_note", floor=", ".join(floor)),))
+    yield from price_sections(comparison, say)
     yield from ablation_section(comparison, lang)
     if not comparison.study.is_screen:
         yield convergence_section(comparison, curves, lang)
