@@ -1,9 +1,9 @@
-"""The same experiment through the Hugging Face Trainer: freeze Q and K of an encoder, fine-tune it, prove it.
+"""What `oelm train --task sst2` does, through the Hugging Face Trainer: freeze Q and K, fine-tune, prove it.
 
     python examples/trainer_sst2.py FOLDER --model MODEL --method oelm-from-current
 
 FOLDER holds train.tsv and dev.tsv of GLUE's SST-2 (a header, then sentence and label); MODEL is a directory or hub name
-of transformers. What is ours are three lines, marked; everything else is what a Trainer script has anyway.
+of transformers. Only three lines are ours, and they are marked; everything else is what any Trainer script has.
 """
 
 from __future__ import annotations

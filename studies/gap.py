@@ -11,8 +11,8 @@ some of Q and K, in some layers, roles or for some time. The screen ranks by val
 puts first is confirmed beside the baseline with the same repair (what helps both is no answer) and beside thin trained
 Q and K of the same budget.
 
-Hypotheses from single trials (128 wide, 2048 entries, 7.7 million tokens, one seed, one rate): frozen +14.6 %, with a shift +11.7 %, with a core +8.7 %,
-core and diagonal +5.1 %, last layer trained +7.0 %, Q only +4.1 %.
+Hypotheses from single trials (128 wide, 2048 entries, 7.7 million tokens, one seed, one rate): frozen +14.6 %, with a
+shift +11.7 %, with a core +8.7 %, core and diagonal +5.1 %, last layer trained +7.0 %, Q only +4.1 %.
 """
 
 from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec, named_method

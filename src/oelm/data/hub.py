@@ -154,7 +154,7 @@ def _datasets(corpus: HubCorpus) -> Any:
     except ImportError as error:
         raise UsageError(
             f"{corpus.name} is on the hub, which needs `datasets`. Install it with `pip install "
-            "'oelm[data]'`, or give local text with --from PATH."
+            "'.[data]'`, or give local text with --from PATH."
         ) from error
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()

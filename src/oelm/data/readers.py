@@ -206,7 +206,7 @@ def parquet_file(path: Path) -> Iterator[Any]:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise UsageError(
-            f"{path} is Parquet, which needs pyarrow. Install it with `pip install 'oelm[data]'`, or give .jsonl."
+            f"{path} is Parquet, which needs pyarrow. Install it with `pip install '.[data]'`, or give .jsonl."
         ) from error
     try:
         with pq.ParquetFile(path, buffer_size=_CHUNK, pre_buffer=False) as table:

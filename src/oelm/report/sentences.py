@@ -7,7 +7,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "points": ("{value} points", "{value} 个百分点"),
     "range_points": ("{low} to {high} points", "{low} 至 {high} 个百分点"),
     "range_plain": ("{low} to {high}", "{low} 至 {high}"),
-    "margin_accuracy": ("{points} point, and 5 % of the reference's", "{points} 个百分点，且为参照的 5%"),
+    "margin_accuracy": ("{points} point and 5 % of the reference's", "{points} 个百分点且不超过参照准确率的 5%"),
     "margin_points": ("{points} point", "{points} 个百分点"),
     "margin_relative": ("5 % of the reference's accuracy", "参照准确率的 5%"),
     "and": (" and ", "以及"),
@@ -123,11 +123,12 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         (
             "The paired interval decides. p (no difference) is two-sided; p (on the margin) is one-sided and "
             "corrected by Holm for all arms of the family. The pooled interval is that of one arm + seed model with "
-            "a common residual: narrower, and right only if all arms vary alike."
+            "a common residual: right only if all arms vary alike, too narrow for one that varies more than the "
+            "others, too wide for one that varies less."
         ),
         (
             "以配对区间为准。p（无差异）为双侧；p（恰在界值）为单侧，并对同族各组做 Holm 校正。合并区间来自"
-            "“组 + 种子”模型的共同残差：更窄，但仅当各组波动相同时才正确。"
+            "“组 + 种子”模型的共同残差：仅当各组波动相同时才正确；对波动较大的组偏窄，对波动较小的组偏宽。"
         ),
     ),
     "heading_forest": ("The differences, with their intervals", "差异及其区间"),

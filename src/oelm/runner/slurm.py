@@ -192,7 +192,7 @@ class SlurmRunner:
             import submitit
         except ImportError as error:
             raise UsageError(
-                "--slurm needs submitit, which is not installed here. Try: pip install 'oelm[slurm]'."
+                "--slurm needs submitit, which is not installed here. Try: pip install '.[slurm]'."
             ) from error
         wish = self.wish
         wanted: dict[str, Any] = {

@@ -55,7 +55,7 @@ class DataSpec(Spec):
     source: NoEffect[Path | None] = None
     """Local text to prepare from; None: the corpus by its name."""
     directory: NoEffect[Path | None] = None
-    """Where the token files lie; None: the cache."""
+    """Where the token files lie; None: `data/<corpus>`, named as `oelm prepare` names it."""
     checksum: str | None = None
 
     @model_validator(mode="after")
