@@ -19,7 +19,7 @@ from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec, named_met
 from oelm.spec.model import GPTSpec, named_size
 
 QUESTION = "Which frozen Q/K stays within 5 % of the tuned baseline's perplexity?"
-SMALL = GPTSpec(context=128, model_dim=96, num_layers=4, num_heads=4)
+SMALL = GPTSpec(context=128, model_dim=96, num_layers=4, num_heads=4, positions="rope")
 SPEECHES = DataSpec(corpus="sotu", vocab_size=512)
 REVIEWS = DataSpec(corpus="imdb", vocab_size=512, tokens=3_000_000)
 
