@@ -29,6 +29,11 @@ def small_heads(name: str, heads: int = 8) -> Arm:
     return Arm(name=f"{name}-h{heads}", method=named_method(name), model={"num_heads": heads})
 
 
+def learned_positions(name: str) -> Arm:
+    """Return a method on a model with learned positions, as the published one."""
+    return Arm(name=f"{name}-learned-positions", method=named_method(name), model={"positions": "learned"})
+
+
 def thin(part: int) -> Arm:
     """Return trained Q and K of a fraction of the width."""
     return Arm(
@@ -36,7 +41,7 @@ def thin(part: int) -> Arm:
     )
 
 
-CONTROLS = ("baseline", "uniform", thin(12))
+CONTROLS = ("baseline", "uniform", thin(12), learned_positions("baseline"), learned_positions("oelm-freeze"))
 FROZEN = (
     "oelm-freeze",
     small_heads("oelm+core+diagonal+mix"),
@@ -51,6 +56,7 @@ FROZEN = (
     "oelm-mix",
     "oelm-shift",
     "oelm-bias",
+    "oelm+low-rank=2+bias+diagonal+mix",
     "oelm-qk-norm",
     "oelm-temperature",
     "oelm-correlated",
