@@ -21,6 +21,7 @@ from oelm.errors import (
     UnusableWeight,
 )
 from oelm.method.freeze import sha256
+from oelm.method.rates import multipliers
 from oelm.models import families
 from oelm.models.gpt import GPT
 from oelm.spec.method import FreezeSpec, MethodSpec, RatesSpec
@@ -235,6 +236,41 @@ def test_a_checkpoint_saved_halfway_through_a_schedule_comes_back_as_it_was(tmp_
     assert [name for name, parameter in back.named_parameters() if parameter.requires_grad] == [
         name for name, parameter in model.named_parameters() if parameter.requires_grad
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "frozen"),
+    [("train-then-freeze:0.1", 4, True), ("unfreeze-late:0.2", 2, False)],
+)
+def test_a_moment_that_rounds_to_the_first_step_is_kept(method, steps, frozen):
+    model = gpt2()
+    oelm.apply(model, method)
+    schedule = surgery.FreezeSchedule(model, steps)
+    assert schedule.advance(0)
+    assert bool(oelm.verify_frozen(model)) is frozen
+    saved = schedule.save()
+    surgery.FreezeSchedule(model, steps).restore(0, saved)
+
+
+def test_a_schedule_counts_the_layers_of_the_sites_it_is_about():
+    model = t5(num_layers=2, num_decoder_layers=4)
+    method = oelm.named_method("oelm-partial:-1").model_copy(update={"sites": ("encoder",)})
+    oelm.apply(model, method)
+    frozen = oelm.verify_frozen(model)
+    assert {name.split(".")[2] for name in frozen} == {"0"}
+    surgery.FreezeSchedule(model, 10).restore(3, {"hashes": frozen})
+    assert oelm.verify_frozen(model) == frozen
+
+
+def test_rates_reach_the_sites_of_the_method_alone():
+    model = t5()
+    method = oelm.MethodSpec(sites=("encoder",), rates=RatesSpec(roles={"q": 0.1}))
+    oelm.apply(model, method)
+    names = [name for name, _ in model.named_parameters()]
+    rates = multipliers(names, surgery.projections_in_reach(model), method.rates)
+    slow = {name for name, rate in rates.items() if rate != 1.0}
+    assert slow
+    assert all(name.startswith("encoder.") for name in slow)
 
 
 def test_loading_in_another_type_is_no_movement(tmp_path):

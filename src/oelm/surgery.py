@@ -15,7 +15,7 @@ from oelm.inspection import Audit, ProjectionAudit, describe
 from oelm.method.freeze import Applied, hold, is_as_frozen, named_tensors, refuse_moved, release, rounded
 from oelm.method.initialise import initialise
 from oelm.method.projection import Architecture, Projection
-from oelm.method.refuse import depth_of, queries_and_keys, refuse_unfit, refuse_wrapped, wrapped_by
+from oelm.method.refuse import ENDLESS, depth_of, queries_and_keys, refuse_unfit, refuse_wrapped, wrapped_by
 from oelm.method.repair import draw_repairs
 from oelm.method.schedule import Timeline, resolve_layers
 from oelm.models.families import architecture_of, register_architecture
@@ -155,14 +155,18 @@ def print_trainable_parameters(model: nn.Module) -> None:
 
 def timeline_of(model: nn.Module, steps: int) -> Timeline:
     """Return the schedule of the model's method in a training of `steps`."""
+    return Timeline(_required(model).method, depth_of(projections_in_reach(model)), steps)
+
+
+def projections_in_reach(model: nn.Module) -> list[Projection]:
+    """Return the projections at the sites of the method: whatever it says of layers and roles is about these."""
     inner = unwrapped(model)
-    return Timeline(_required(model).method, depth_of(architecture_of(inner).projections(inner)), steps)
+    return _in_reach(architecture_of(inner).projections(inner), _required(model).method)
 
 
 def method_tensors(model: nn.Module, layers: Layers | None = None) -> list[tuple[str, nn.Parameter]]:
     """Return the named tensors that the model's method freezes in `layers` (None: all), at whatever time."""
-    method, inner = _required(model).method, unwrapped(model)
-    projections = _in_reach(architecture_of(inner).projections(inner), method)
+    method, projections = _required(model).method, projections_in_reach(model)
     chosen = set(resolve_layers(layers, depth_of(projections)))
     return [
         named
@@ -178,7 +182,8 @@ class FreezeSchedule:
     def __init__(self, model: nn.Module, steps: int) -> None:
         self.model = model
         self.timeline = timeline_of(model, steps)
-        self._frozen = self.timeline.frozen_layers(0)
+        # What `apply` froze, which knew no number of steps: a fraction of few steps may round to the first of them.
+        self._frozen = timeline_of(model, ENDLESS).frozen_layers(0)
 
     def advance(self, step: int) -> bool:
         """Freeze and unfreeze as a step asks; return whether what trains has changed."""

@@ -45,3 +45,8 @@ def test_roles_and_layers_multiply(model):
 def test_a_layer_that_does_not_exist_is_refused(model):
     with pytest.raises(BadShape, match="layer 7"):
         rated(model, layers={7: 0.5})
+
+
+def test_one_layer_under_two_numbers_is_refused(model):
+    with pytest.raises(BadShape, match=r"layer 1 twice: -1"):
+        rated(model, layers={-1: 0.5, 1: 0.1})

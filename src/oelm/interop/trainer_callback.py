@@ -24,7 +24,6 @@ from oelm.errors import MethodError, NotCarriedOut
 from oelm.method.freeze import named_tensors
 from oelm.method.rates import multipliers
 from oelm.method.refuse import ENDLESS
-from oelm.models.families import architecture_of
 
 Groups = list[dict[str, Any]]
 
@@ -175,7 +174,7 @@ def _factors(model: nn.Module) -> dict[int, float]:
     if state is None:
         return {}
     tensors = named_tensors(inner)
-    factors = multipliers(tensors, architecture_of(inner).projections(inner), state.method.rates)
+    factors = multipliers(tensors, surgery.projections_in_reach(inner), state.method.rates)
     return {id(tensors[name]): factor for name, factor in factors.items() if factor != 1.0}
 
 

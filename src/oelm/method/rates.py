@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from oelm.errors import BadShape
 from oelm.method.projection import Projection
 from oelm.method.schedule import resolve_layers
 from oelm.spec.method import RatesSpec
@@ -33,7 +34,7 @@ def multipliers(names: Iterable[str], projections: list[Projection], rates: Rate
     """
     prefixes = layer_prefixes(projections)
     depth = 1 + max(prefixes.values(), default=-1)
-    by_layer = {resolve_layers((layer,), depth)[0]: factor for layer, factor in rates.layers.items()}
+    by_layer = _by_layer(rates, depth)
     roles = {projection.name: projection.role for projection in projections}
     result = {}
     for name in names:
@@ -46,3 +47,15 @@ def multipliers(names: Iterable[str], projections: list[Projection], rates: Rate
         role = roles.get(name.rpartition(".")[0])
         result[name] = factor * (rates.roles.get(role, 1.0) if role else 1.0)
     return result
+
+
+def _by_layer(rates: RatesSpec, depth: int) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for layer, factor in rates.layers.items():
+        number = resolve_layers((layer,), depth)[0]
+        if number in found:
+            raise BadShape(
+                f"rates.layers names layer {number} twice: {number - depth}, from the end, is the same. Name one."
+            )
+        found[number] = factor
+    return found

@@ -19,7 +19,6 @@ from oelm import surgery
 from oelm.errors import NotCarriedOut, RunFailed, UsageError
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
-from oelm.models.families import architecture_of
 from oelm.record.schema import CostRecord, ParametersRecord, ResultRecord, RunRecord
 from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_timing
@@ -173,7 +172,7 @@ def _training(
 ) -> Training:
     run, here = recorder.run, recorder.world
     names = [name for name, _ in model.named_parameters()]
-    rates = multipliers(names, architecture_of(model).projections(model), run.method.rates)
+    rates = multipliers(names, surgery.projections_in_reach(model), run.method.rates)
     optimizer = Optimizer(model, run.train, rates, keeps_moments=run.method.schedule.every is not None)
     freezing = surgery.FreezeSchedule(model, run.train.steps)
     return Training(
