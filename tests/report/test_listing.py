@@ -59,3 +59,14 @@ def test_runs_that_are_not_there_yet_are_listed_as_such(listing: Listing, make_r
 def test_a_folder_that_is_not_there_is_told(listing: Listing, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no folder"):
         write_report(listing, tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_a_record_of_other_numerics_is_none_of_the_listed_runs(
+    listing: Listing, make_record: Any, tmp_path: Path
+) -> None:
+    def older(*run: Any, **fields: Any) -> Any:
+        return make_record(*run, **fields, numerics=0)
+
+    published_records.write_published(tmp_path / "runs", older)
+    written = write_report(listing, tmp_path / "runs", tmp_path / "out")
+    assert {line.cells[4] for line in written.document.tables[0].lines} == {"has not been run"}

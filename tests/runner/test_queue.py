@@ -188,3 +188,8 @@ def test_epochs_are_shown_as_the_steps_they_became(study, tmp_path, write_run):
     run = declared.runs()[0]
     write_run(run.model_copy(update={"train": run.train.model_copy(update={"steps": 250})}))
     assert facts(Board(declared, tmp_path / "runs").entries[0])["steps"] == 250
+
+
+def test_a_record_of_other_numerics_is_of_another_run(study, tmp_path, write_run):
+    write_run(study.runs()[0], numerics=0)
+    assert Board(study, tmp_path / "runs").entries[0].state == "waiting"

@@ -6,7 +6,7 @@ import pytest
 
 from oelm.spec import run as module
 from oelm.spec.base import digest
-from oelm.spec.data import DataSpec
+from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
 from oelm.spec.model import GPT_SIZES, GPTSpec
 from oelm.spec.run import RunSpec, fingerprint
@@ -48,6 +48,13 @@ def test_whatever_can_change_the_numbers_changes_the_fingerprint(field, value):
 )
 def test_names_places_and_how_often_to_save_do_not(field, value):
     assert fingerprint(replaced(RUN, field, value)) == fingerprint(RUN)
+
+
+def test_text_and_labelled_text_of_one_name_are_two_runs():
+    text, labelled = (
+        RunSpec(model=GPT_SIZES["nano"], data=data) for data in (DataSpec(corpus="imdb"), ExamplesSpec(corpus="imdb"))
+    )
+    assert fingerprint(text) != fingerprint(labelled)
 
 
 def test_a_fix_that_changes_results_changes_every_fingerprint(monkeypatch):

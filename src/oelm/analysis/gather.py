@@ -73,7 +73,7 @@ def by_data(found: Iterable[Found]) -> dict[str, list[Found]]:
     groups: dict[str, list[Found]] = {}
     for directory, record in found:
         data = declared(record.spec).data
-        key = json.dumps(data.meaning() | {"corpus": data.corpus}, sort_keys=True)
+        key = json.dumps(data.meaning() | {"corpus": data.corpus, "kind": data.kind}, sort_keys=True)
         groups.setdefault(key, []).append((directory, record))
     corpora = Counter(json.loads(key)["corpus"] for key in groups)
     named = {}

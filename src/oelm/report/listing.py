@@ -20,7 +20,7 @@ from oelm.report.document import Answer, Column, Document, Line, Section, Table
 from oelm.report.numbers import DIRTY, IMPORTED, ONE_SEED, shown_figure, shown_setting
 from oelm.report.sections import beside_published
 from oelm.report.wording import Language, Say, wording
-from oelm.spec.run import RunSpec, declared, fingerprint
+from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
 from oelm.study import Listing
 
 Members = dict[str, Found]
@@ -52,10 +52,11 @@ def listing_document(listing: Listing, root: Path, out: Path, lang: Language) ->
 
 
 def listed_records(listing: Listing, found: Sequence[Found]) -> Members:
-    """Find the records of the listed runs, a complete one if there is any."""
+    """Find the records of the listed runs, a complete one if there is any. Those of other NUMERICS are other runs'."""
     by_run: dict[str, Found] = {}
     for directory, record in sorted(found, key=lambda item: item[1].status == "complete"):
-        by_run[fingerprint(declared(record.spec))] = (directory, record)
+        if record.numerics == NUMERICS:
+            by_run[fingerprint(declared(record.spec))] = (directory, record)
     return {
         run.label or "": by_run[key] for run in listing.listed if (key := fingerprint(declared(run))) in by_run
     }  # fmt: skip

@@ -19,7 +19,7 @@ from oelm.record.store import RECORD, find_records, read_record, run_directory
 from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
 from oelm.runner.slurm_queue import Job, SlurmQueue, find_jobs
-from oelm.spec.run import RunSpec, declared, fingerprint
+from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
 from oelm.study import AnyStudy
 
 SHORTEST = 6
@@ -79,7 +79,7 @@ class Board:
         given = find_jobs(root)
         self._directories = {job.run: directory for directory, job in given.items()}
         keys = {directory: fingerprint(declared(record.spec)) for directory, record in found}
-        self._directories |= {key: directory for directory, key in keys.items()}
+        self._directories |= {keys[directory]: directory for directory, record in found if record.numerics == NUMERICS}
         self._fresh = dict(found)
         settled = {directory for directory, record in found if is_settled(record)}
         self.slurm = SlurmQueue([job.job for directory, job in given.items() if directory not in settled])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import NonNegativeInt
 
 from oelm.spec.base import NoEffect, Spec, digest
-from oelm.spec.data import AnyDataSpec, DataSpec
+from oelm.spec.data import AnyDataSpec, DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
 from oelm.spec.model import ModelSpec
 from oelm.spec.train import TrainSpec
@@ -37,4 +37,8 @@ def declared(run: RunSpec) -> RunSpec:
 
 def fingerprint(run: RunSpec) -> str:
     """Hash every field that can change the numbers, with NUMERICS: same fingerprint, same run."""
-    return digest({"numerics": NUMERICS, "run": run.meaning()})[:16]
+    meaning = run.meaning()
+    if isinstance(run.data, ExamplesSpec) and run.data.checksum is None:
+        # A corpus may be text and labelled text under one name; bound to data, the checksum tells them apart.
+        meaning["data"] = {"kind": run.data.kind, **meaning.get("data", {})}
+    return digest({"numerics": NUMERICS, "run": meaning})[:16]
