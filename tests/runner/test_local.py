@@ -145,6 +145,8 @@ def bound_to_coffee(run):
 class Played:
     """A process that ends when told to."""
 
+    pid = 1 << 30  # which no process has
+
     def __init__(self):
         self.returncode = None
 
@@ -394,12 +396,12 @@ def test_a_gpu_that_another_runner_has_just_given_away_is_not_free(stage, tmp_pa
 def test_runs_are_stopped_whatever_ends_the_runner(stage, monkeypatch):
     play = stage(threads=2)
     asked = []
-    monkeypatch.setattr(Played, "send_signal", lambda _, number: asked.append(number), raising=False)
-    monkeypatch.setattr(Played, "wait", lambda _: 130, raising=False)
+    monkeypatch.setattr(local.os, "kill", lambda pid, number: asked.append((pid, number)))
+    monkeypatch.setattr(Played, "wait", lambda _: 1, raising=False)  # torchrun's code, whatever its processes saved
     calls = iter([True])
     step = play.runner._step
     monkeypatch.setattr(play.runner, "_step", lambda: step() if next(calls, False) else 1 / 0)
     with pytest.raises(ZeroDivisionError):
         play.runner.run()
-    assert asked == [signal.SIGTERM] * 2
+    assert asked == [(Played.pid, signal.SIGTERM)] * 2
     assert "all saved" in play.text.getvalue()

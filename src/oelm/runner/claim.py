@@ -63,6 +63,17 @@ class Claim:
         return _silence(self.path) < SILENCE_SECONDS
 
 
+def ask_to_stop(directory: Path, process: int) -> None:
+    """Ask the run in a directory, which was started as `process` here, to save itself and stop.
+
+    By its claim if it has one, since torchrun, told to stop, gives its processes only so long to save themselves.
+    Without a claim nothing has begun that could be lost.
+    """
+    claim = holder(directory)
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(claim.pid if claim and claim.is_here else process, signal.SIGTERM)
+
+
 def holder(directory: Path) -> Claim | None:
     """Return the live claim on a run's directory, if there is one."""
     claim = _newest(directory)

@@ -96,9 +96,9 @@ def _cells(entry: Entry) -> list[RenderableType]:
     ppl = perplexity(loss) if loss is not None else final
     quality = f"{ppl:.2f}" if ppl is not None and math.isfinite(ppl) else ""
     if _is_labelled(entry):
-        accuracy = (
-            now["test_accuracy"] if entry.directory is None else now["test_accuracy"] or _accuracy(entry.directory)
-        )
+        accuracy = now["test_accuracy"]
+        if accuracy is None and entry.directory is not None:
+            accuracy = _accuracy(entry.directory)
         quality = "" if accuracy is None else f"{accuracy:.2%}"
     return [
         Text(entry.name),
@@ -150,7 +150,9 @@ def shown(board: Board, console: Console, waiting: Callable[[], str]) -> Iterato
             for entry in board.entries:
                 if entry.state == "running":
                     now = facts(entry)
-                    where = f"step {now['step']}/{now['steps']}, loss {now['loss']:.3f}" if now["loss"] else "starting"
+                    where = "starting"
+                    if now["loss"] is not None:
+                        where = f"step {now['step']}/{now['steps']}, loss {now['loss']:.3f}"
                     left = f", {duration(now['seconds_left'])} left" if now["seconds_left"] is not None else ""
                     console.print(f"{entry.name}: {where}{left}", markup=False, highlight=False)
             if wait := waiting():

@@ -161,15 +161,20 @@ def language_task(run: RunSpec, tokens: TokenData, model: GPT, device: torch.dev
     return LanguageTask(run, tokens, context, batches, device)
 
 
+def refuse_larger_vocabulary(tokens: TokenData, vocab_size: int) -> None:
+    """Refuse tokens that a model's embedding does not hold."""
+    if vocab_size < tokens.vocab_size:
+        raise BadData(
+            f"the tokens in {tokens.directory} come from a vocabulary of {tokens.vocab_size}, and the model has "
+            f"one of {vocab_size}. Prepare the data with the model's, or leave model.vocab_size out for a new model."
+        )
+
+
 def build_gpt(spec: GPTSpec, tokens: TokenData, seed: int, device: torch.device) -> GPT:
     """Build the run's model with the vocabulary of its data.
 
     The weights are drawn on the CPU wherever the model lives, so that they are the same there.
     """
     vocab_size = spec.vocab_size or tokens.vocab_size
-    if vocab_size < tokens.vocab_size:
-        raise BadData(
-            f"the tokens in {tokens.directory} come from a vocabulary of {tokens.vocab_size}, and the model has "
-            f"model.vocab_size={vocab_size}. Leave that field out, or prepare the data with a smaller one."
-        )
+    refuse_larger_vocabulary(tokens, vocab_size)
     return GPT(spec.model_copy(update={"vocab_size": vocab_size}), seed).to(device)

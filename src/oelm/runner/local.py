@@ -12,17 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from oelm.errors import INTERRUPTED, UsageError
+from oelm.errors import UsageError
 from oelm.files import write_atomically
 from oelm.runner.cancel import cancelled_runs, withdraw
-from oelm.runner.claim import Claim, claims_here, holder
+from oelm.runner.claim import Claim, ask_to_stop, claims_here
 from oelm.runner.devices import Gpus
 from oelm.runner.display import reason, shown
 from oelm.runner.queue import Board, Entry
@@ -195,7 +194,8 @@ class LocalRunner:
         return bool(ended)
 
     def _why(self, slot: Slot, entry: Entry) -> str:
-        if why := reason(entry):
+        is_of_this_attempt = entry.record != slot.entry.record
+        if is_of_this_attempt and (why := reason(entry)):
             return why
         if slot.asked:
             return "stopped by oelm cancel before it began"
@@ -220,24 +220,21 @@ class LocalRunner:
                 self._ask(slot)
 
     def _ask(self, slot: Slot) -> None:
-        """Ask a cancelled run to stop, which may have had no claim yet by which `oelm cancel` could find it.
-
-        By its claim if it has one, since torchrun, told to stop, gives its processes only so long to save themselves.
-        Without a claim nothing has begun that could be lost.
-        """
+        """Ask a run to save itself and stop."""
         slot.asked = True
-        claim = holder(slot.directory)
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(claim.pid if claim and claim.is_here else slot.process.pid, signal.SIGTERM)
+        ask_to_stop(slot.directory, slot.process.pid)
 
     def _stop(self) -> None:
         self.console.print("asking the runs to save themselves ...")
         for slot in self._working:
-            slot.process.send_signal(signal.SIGTERM)
-        codes = [slot.process.wait() for slot in self._working]
-        lost = sum(code not in (0, INTERRUPTED) for code in codes)
-        saved = "all saved" if not lost else f"{lost} of {len(codes)} could not save themselves (see their stderr.log)"
-        self.console.print(f"{saved}; the same command continues.")
+            self._ask(slot)
+        for slot in self._working:
+            slot.process.wait()
+        # The record tells, not the exit code: torchrun has one of its own. What left no record had nothing to lose.
+        records = [self.board.refresh(slot.entry).record for slot in self._working]
+        lost = sum(record is not None and record.status in ("running", "failed") for record in records)
+        failing = f"{lost} of {len(records)} could not save themselves (see their stderr.log)"
+        self.console.print(f"{failing if lost else 'all saved'}; the same command continues.")
 
     def _say(self, entry: Entry, words: str) -> None:
         self.console.print(f"{entry.name}: {words}", markup=False, highlight=False, soft_wrap=True)

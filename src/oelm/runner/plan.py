@@ -114,6 +114,7 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
     """Count and estimate every run of the stage that a study is in."""
     peaks: dict[str, float] = dict(DEVICES[device].flops) if device in DEVICES else {}
     costs: dict[str, tuple[surgery.Audit, Cost]] = {}
+    tuning = {fingerprint(run) for run in board.stage.tune}
     planned = []
     for entry in board.entries:
         shape, method = _shape(entry.run), entry.run.method
@@ -122,12 +123,13 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
         if key not in costs:
             progress(f"counting {entry.name}")
             costs[key] = counted(entry.run)
-        peak = entry.run.train.precision if device in DEVICES else f"{entry.run.train.threads} threads"
+        precision, threads = entry.run.train.precision, entry.run.train.threads
+        peak = precision if device in DEVICES else f"{threads} threads{'' if precision == 'fp32' else ', ' + precision}"
         if peak not in peaks:
             progress("probing this machine")
             peaks[peak] = probed(entry.run)
         room = DEVICES[device].memory_bytes if device in DEVICES else None
-        planned.append(_planned(board, entry, *costs[key], peaks[peak], room))
+        planned.append(_planned(entry, tuning, *costs[key], peaks[peak], room))
     later = 0
     if isinstance(board.study, Study) and board.stage.name == "tune":
         later = len(board.study.seeds) * len(board.study.cells()) * len(board.study.arms)
@@ -152,20 +154,21 @@ def probed(run: RunSpec) -> float:
         torch.set_num_threads(before)
 
 
-def _planned(board: Board, entry: Entry, audit: surgery.Audit, cost: Cost, peak: float, room: int | None) -> Planned:
-    run = entry.run
+def _planned(
+    entry: Entry, tuning: set[str], audit: surgery.Audit, cost: Cost, peak: float, room: int | None
+) -> Planned:
+    run, key = entry.run, fingerprint(entry.run)
     parts = run.train.processes * run.train.accumulation  # of a batch: one at a time is on a device
     memory = cost.memory_bytes - cost.activation_bytes + cost.activation_bytes // parts
     step_flops = cost.total_flops
     step_seconds = step_flops / (peak * UTILISATION * run.train.processes)
     steps = _steps(run)
-    tuning = any(fingerprint(other) == fingerprint(run) for other in board.stage.tune)
     return Planned(
         run=entry.name,
         arm=run.arm,
         seed=run.seed,
-        stage="tune" if tuning else "confirm",
-        fingerprint=fingerprint(run),
+        stage="tune" if key in tuning else "confirm",
+        fingerprint=key,
         state=entry.state,
         trained=audit.trainable,
         frozen=audit.frozen,
@@ -182,8 +185,7 @@ def _planned(board: Board, entry: Entry, audit: surgery.Audit, cost: Cost, peak:
 def _steps(run: RunSpec) -> int | None:
     if run.train.epochs is None or run.data.checksum is not None:
         return run.train.steps
-    rows = run.data.rows if isinstance(run.data, ExamplesSpec) else None
-    rows = rows or TRAINING_ROWS.get(run.data.corpus)
+    rows = (run.data.rows or TRAINING_ROWS.get(run.data.corpus)) if isinstance(run.data, ExamplesSpec) else None
     if rows is None:
         return None
     batches = math.ceil(rows / run.train.batch_size)  # each epoch ends with what is left, as when a run is bound

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from oelm.errors import RunLocked, UsageError
 from oelm.files import write_atomically
+from oelm.record.schema import RunRecord
 from oelm.runner.cancel import cancelled_runs, withdraw
 from oelm.runner.claim import claimed
 from oelm.runner.display import reason, shown
@@ -60,6 +61,7 @@ class SlurmRunner:
         self._given_up: set[Path] = set()
         self._failed: Counter[Path] = Counter()
         self._lost: Counter[Path] = Counter()
+        self._before: dict[Path, RunRecord | None] = {}  # what a run had left when its job was submitted
         self._asked = 0.0
         self._cancelled: list[RunSpec] = []
 
@@ -132,7 +134,7 @@ class SlurmRunner:
         if job.cancelled or entry.run in self._cancelled:
             self._given_up.add(directory)
             self._say(entry, f"job {job.id} was stopped by oelm cancel; the same command continues it")
-        elif job.state == "OUT_OF_MEMORY" or entry.state == "failed":
+        elif job.state == "OUT_OF_MEMORY" or (entry.state == "failed" and entry.record != self._before.get(directory)):
             self._failed[directory] += 1
             again = self._failed[directory] <= self.retries
             hint = "; ask for more --slurm.memory" if job.state == "OUT_OF_MEMORY" else ""
@@ -180,6 +182,7 @@ class SlurmRunner:
             jobs = self._submitted([SlurmJob(directory_of(entry).absolute()) for entry in entries], cpus, gpus, limit)
             for entry, job in zip(entries, jobs, strict=True):
                 write_job(directory_of(entry), JobRecord(job=job, run=fingerprint(declared(entry.run))))
+                self._before[directory_of(entry)] = entry.record
                 self.board.slurm.add(job)
                 self._watched.add(job)
                 self.board.refresh(entry)

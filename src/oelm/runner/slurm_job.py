@@ -21,7 +21,7 @@ from typing import Any
 
 from oelm.errors import RunFailed
 from oelm.runner.cancel import is_cancelled
-from oelm.runner.claim import SILENCE_SECONDS, holder
+from oelm.runner.claim import SILENCE_SECONDS, ask_to_stop, holder
 from oelm.runner.local import command
 from oelm.runner.slurm_queue import read_job
 from oelm.spec.run import RunSpec
@@ -81,8 +81,7 @@ class SlurmJob:
 
     def _stop(self) -> None:
         if self._child is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._child.pid, signal.SIGTERM)
+            ask_to_stop(self.directory, self._child.pid)
 
     def _wait(self) -> int | None:
         """Wait for the child without taking its exit code away; return it.
