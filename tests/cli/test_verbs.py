@@ -3,13 +3,16 @@
 import json
 import math
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
 
 from oelm.cli import dispatch
 from oelm.cli.report import conclude
+from oelm.data.prepare import prepare
 from oelm.record.store import read_record
+from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
 from oelm.study import Arm
 
@@ -65,6 +68,26 @@ def test_evaluate_gives_the_loss_of_the_record(trained, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["loss"] == read_record(trained).result.test_loss
     assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
+
+
+def test_evaluate_counts_the_answers_of_a_probe(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert dispatch(["prepare", "recall:4", "--tokens", "20000"]) == 0
+    flags = (
+        "--size nano --model.context 128 --model.vocab-size 257 --data.corpus recall:4 --data.tokens 20000 "
+        "--train.steps 2 --train.batch-size 2 --train.warmup-steps 1 --train.eval-tokens 256 --out probe --quiet"
+    )
+    assert dispatch(["train", *flags.split()]) == 0
+    capsys.readouterr()
+    assert dispatch(["evaluate", "probe", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["accuracy"] == read_record(Path("probe")).result.test_accuracy
+
+
+def test_evaluate_refuses_tokens_that_the_model_has_no_embedding_for(trained, tmp_path, capsys):
+    prepare(DataSpec(corpus="stories", vocab_size=400, tokens=20_000), tmp_path / "other")
+    assert dispatch(["evaluate", str(trained), "--data", str(tmp_path / "other")]) == 2
+    assert "come from a vocabulary of 400, and the model has one of 300" in capsys.readouterr().err
 
 
 def test_generate_continues_the_prompt_and_repeats_itself_by_seed(trained, capsys):

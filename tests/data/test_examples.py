@@ -318,3 +318,15 @@ def test_gpt2s_vocabulary_is_tiktokens_with_an_end():
     text = "It's a  charming journey, 'tis.\n"
     (encoding,) = gpt2_encoder().encode([(text,)], 128)
     assert encoding.ids == [*gpt2_tokenizer().encode_batch([text])[0].tolist(), 50256]
+
+
+def test_a_first_text_with_more_than_a_fifth_of_the_rows_is_not_drawn(tmp_path):
+    rows = [("the same", n % 2) for n in range(30)] + many("other", 20)
+    found = opened(folder(tmp_path, train=rows))
+    assert all(len(found.splits[split]) <= 10 for split in ("val", "test"))
+    assert ("the same",) in found.splits["train"].texts
+
+
+def test_rows_that_cannot_be_parted_are_refused(tmp_path):
+    with pytest.raises(BadData, match="different first texts has more than a fifth"):
+        opened(folder(tmp_path, train=[("the same", n % 2) for n in range(30)]))

@@ -127,7 +127,7 @@ def _ladder(comparison: Comparison, rows: Sequence[Row], methods: dict[str, Meth
     """Return the rungs there are, from the first to the orthogonal one; none without it."""
     ladder: dict[Rung, Row] = {}
     for name in ("trained", "drawn", "matched", "orthogonal"):
-        candidates = [row for row in rows if rung(methods[row.arm], pretrained=_is_pretrained(row)) == name]
+        candidates = [row for row in rows if rung(methods[row.arm], pretrained=is_pretrained(row)) == name]
         if candidates:
             ladder[name] = min(candidates, key=_preference(comparison, methods))
     return ladder if "orthogonal" in ladder else {}
@@ -137,7 +137,8 @@ def _starts_alike(free: MethodSpec, frozen: MethodSpec) -> bool:
     return is_frozen(frozen) and free == MethodSpec(init=frozen.init)
 
 
-def _is_pretrained(row: Row) -> bool:
+def is_pretrained(row: Row) -> bool:
+    """Whether an arm's model had learned something before."""
     model = row.evidence[0].spec.model  # the run's own: an axis may change the study's
     return isinstance(model, ForeignSpec) and model.pretrained
 

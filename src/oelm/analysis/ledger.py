@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oelm.analysis.ablation import ablations, is_frozen
+from oelm.analysis.ablation import ablations, is_frozen, is_pretrained
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import convergence_of, validation_curves
 from oelm.analysis.fairness import Cell, Evidence
@@ -96,13 +96,13 @@ def frozen_rows(comparison: Comparison) -> Iterator[Row]:
     From scratch that is a fresh draw, in a pretrained model what its current weights are made into: a fresh draw there
     would throw away what Q and K have learned, which no published run did.
     """
-    model = comparison.study.base.model
-    source = "current" if isinstance(model, ForeignSpec) and model.pretrained else "fresh"
-    published = InitSpec(shape="orthogonal", source=source)
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     for row in comparison.rows:
         method = methods.get(row.arm)
-        if method and is_frozen(method) and method.init == published and row.difference:
+        if not method or not is_frozen(method) or not row.difference:
+            continue
+        source = "current" if is_pretrained(row) else "fresh"
+        if method.init == InitSpec(shape="orthogonal", source=source):
             yield row
 
 
@@ -178,10 +178,10 @@ def _grows_with_corpus(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 
 def _classification_tolerates(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Pretrained against from scratch is confounded with the task: only an encoder from scratch can decide."""
+    """Pretrained against from scratch is confounded with the task: only an encoder from scratch can support it."""
     for comparison in comparisons:
-        model = comparison.study.base.model
         for row in frozen_rows(comparison):
+            model = row.evidence[0].spec.model
             verdict: LedgerVerdict = "undecided"
             labelled = comparison.measure.name == "accuracy"
             if not _can_decide(comparison, row):

@@ -59,10 +59,12 @@ def kind_of(method: MethodSpec) -> Kind:
     freeze, schedule = method.freeze, method.schedule
     if method.init.shape == "absent":
         return "frozen"
-    fixed = not schedule.changes and schedule.every is None
-    if fixed and not freeze.roles:
+    roles = {"q", "k"} & set(freeze.roles)
+    if not roles:
         return "trained"
-    return "frozen" if fixed and {"q", "k"} <= set(freeze.roles) and freeze.layers is None else "partly"
+    always = not schedule.changes and schedule.every is None
+    everywhere = freeze.layers is None and method.sites is None
+    return "frozen" if always and everywhere and len(roles) == 2 else "partly"
 
 
 def cheapest(comparison: Comparison) -> list[Cheapest]:

@@ -95,7 +95,8 @@ class Matrix:
         """Return the lines of one place on the axes, corrected for being several."""
         rows = [self._row(arm, cell) for arm in arms]
         pooled = pooled_intervals({row.arm: row.by_seed for row in rows if row.costs}, self.study.reference)
-        family = [row for row in rows if row.arm != self.study.reference and row.arm in (self.study.family or arms)]
+        together = arms if self.study.family is None else self.study.family
+        family = [row for row in rows if row.arm != self.study.reference and row.arm in together]
         adjusted = holm(
             {row.arm: row.judgement.p_margin for row in family if row.judgement and row.judgement.p_margin is not None}
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal
 
 import tyro
 
+from oelm.record.schema import perplexity
 from oelm.spec.data import ExamplesSpec, Split
 
 
@@ -39,9 +39,11 @@ def main(argv: list[str]) -> int:
 
     import torch
 
-    from oelm.data.tokens import open_tokens
+    from oelm.data.tokens import TokenData, open_tokens
     from oelm.models.classifier import refuse_longer
+    from oelm.models.gpt import GPT
     from oelm.runner.bind import Data, bound, on_files
+    from oelm.runner.language import refuse_larger_vocabulary
     from oelm.runner.restore import restore
     from oelm.runner.tasks import task_of
 
@@ -55,14 +57,18 @@ def main(argv: list[str]) -> int:
             print(note, file=sys.stderr)
     else:
         data = open_tokens(arguments.data) if arguments.data else bound(restored.run)[1]
+        if isinstance(data, TokenData) and isinstance(restored.model, GPT):
+            refuse_larger_vocabulary(data, restored.model.token_embedding.num_embeddings)
     task = task_of(restored.run, data, restored.model, torch.device("cpu"))
     measured = task.measure(restored.model, arguments.split)
     record = task.data_record()
-    judged = (
-        {"perplexity": math.exp(measured.loss), "tokens": record.tokens[arguments.split] - 1}
-        if measured.accuracy is None
-        else {"accuracy": measured.accuracy, "macro_f1": measured.macro_f1, "rows": record.rows[arguments.split]}
+    judged: dict[str, float | int | None] = (
+        {"accuracy": measured.accuracy, "macro_f1": measured.macro_f1, "rows": record.rows[arguments.split]}
+        if isinstance(restored.run.data, ExamplesSpec)
+        else {"perplexity": perplexity(measured.loss), "tokens": record.tokens[arguments.split] - 1}
     )
+    if measured.accuracy is not None:  # of labels, or of a probe's answers
+        judged["accuracy"] = measured.accuracy
     result = {
         "split": arguments.split,
         "loss": measured.loss,

@@ -115,6 +115,7 @@ def _of_run(directory: Path, asked: Arguments) -> Audit:
     from oelm import surgery
     from oelm.models.build import build
     from oelm.record.store import read_record
+    from oelm.spec.data import ExamplesSpec
 
     record = read_record(directory)
     model = record.spec.model
@@ -125,7 +126,12 @@ def _of_run(directory: Path, asked: Arguments) -> Audit:
                 "had any. Inspect its model by the name of its size."
             )
         model = model.model_copy(update={"vocab_size": record.data.vocab_size})
-    return surgery.apply(build(model, seed=record.spec.seed), asked.method or record.spec.method, seed=record.spec.seed)
+    own = None
+    if isinstance(record.spec.data, ExamplesSpec) and record.data is not None:
+        model = model.model_copy(update={"labels": len(record.data.labels) or None})
+        own = record.data.vocab_size if record.spec.data.vocab_size is not None else None
+    built = build(model, seed=record.spec.seed, vocab_size=own)
+    return surgery.apply(built, asked.method or record.spec.method, seed=record.spec.seed)
 
 
 def _carries_method(directory: Path) -> bool:

@@ -235,7 +235,8 @@ def _draw_missing(splits: dict[Split, LabelledText], spec: ExamplesSpec, notes: 
     Rows with one first text (the premise of a pair, or a repeated sentence) are one group and stay together.
     """
     total = len(splits["train"])
-    wanted = min(max(total // 10, DRAWN_ROWS), total // 5, MOST_DRAWN)
+    limit = total // 5
+    wanted = min(max(total // 10, DRAWN_ROWS), limit, MOST_DRAWN)
     for split in ("test", "val"):
         if split in splits:
             continue
@@ -251,7 +252,13 @@ def _draw_missing(splits: dict[Split, LabelledText], spec: ExamplesSpec, notes: 
         for group in sorted(groups, key=lambda group: _rank(spec.seed, split, group)):
             if len(drawn) >= wanted:
                 break
-            drawn += groups[group]
+            if len(drawn) + len(groups[group]) <= limit:
+                drawn += groups[group]
+        if not drawn:
+            raise BadData(
+                f"no {split} split can be drawn from {total} rows: each of the {len(groups)} different first texts has "
+                f"more than a fifth of them, and rows with one first text stay together. Give it a file of its own."
+            )
         left = sorted(set(range(len(train))) - set(drawn))
         splits[split], splits["train"] = train.taken(sorted(drawn)), train.taken(left)
         notes.append(

@@ -32,8 +32,9 @@ def load(path: str | Path, **options: Any) -> nn.Module:
     import transformers
 
     name = str(path)
+    where = {key: options[key] for key in ("revision", "cache_dir", "token") if key in options}
     try:
-        config = transformers.AutoConfig.from_pretrained(name)
+        config = transformers.AutoConfig.from_pretrained(name, **where)
     except (OSError, ValueError) as error:
         raise BadData(
             f"no model could be read from {name!r} ({str(error).splitlines()[0]}). Give the directory that "
@@ -51,7 +52,7 @@ def load(path: str | Path, **options: Any) -> nn.Module:
     if state.method.repair.active():
         from oelm.models.repaired_attention import load_repairs
 
-        load_repairs(model, name)
+        load_repairs(model, name, **where)
     return model
 
 

@@ -29,7 +29,12 @@ def encoder_of(spec: ModelSpec) -> TextEncoder:
         place = place_of(spec.name)
     elif spec.name in CONFIGS:
         uncased = package_directory(UNCASED) if spec.name in _UNCASED_CONFIGS else None
-        place = str(uncased or CONFIGS[spec.name].hub)
+        found = uncased or CONFIGS[spec.name].hub
+        if found is None:
+            raise BadData(
+                f"{spec.name} is a shape with no tokenizer of its own; set data.vocab_size (--vocab-size) to train one."
+            )
+        place = str(found)
     file = Path(place) / TOKENIZER
     return from_file(file) if file.is_file() else _through_transformers(place)
 

@@ -49,8 +49,8 @@ def refuse_sliding_cache(config: Any) -> None:
         )
 
 
-def load_repairs(model: nn.Module, directory: str) -> None:
-    """Load the trained parts of repairs from the files of a checkpoint.
+def load_repairs(model: nn.Module, directory: str, **where: Any) -> None:
+    """Load the trained parts of repairs from the files of a checkpoint; `where` is for the hub (revision, ...).
 
     Raises:
         CheckpointError: a tensor is missing.
@@ -67,7 +67,7 @@ def load_repairs(model: nn.Module, directory: str) -> None:
     }
     if not wanted:
         return
-    for file in sorted(_folder(directory).glob("*.safetensors")):
+    for file in sorted(_folder(directory, where).glob("*.safetensors")):
         with safe_open(file, "pt") as opened:
             for name in wanted.keys() & set(opened.keys()):
                 tensor = wanted.pop(name)
@@ -79,12 +79,12 @@ def load_repairs(model: nn.Module, directory: str) -> None:
         )
 
 
-def _folder(name: str) -> Path:
+def _folder(name: str, where: dict[str, Any]) -> Path:
     if Path(name).is_dir():
         return Path(name)
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(name, allow_patterns="*.safetensors"))
+    return Path(snapshot_download(name, allow_patterns="*.safetensors", **where))
 
 
 def _registered(implementation: str) -> str:

@@ -205,9 +205,12 @@ def test_a_report_is_opened_with_its_links_and_may_run_nothing(
     for run in study.runs():
         record = make_record(run, 1.4)
         write_record(run_directory(root, record.spec), record)
-    assert ask(client, "/api/overview")["studies"][0]["report"] is None
+    assert ask(client, "/api/overview")["studies"][0]["reports"] == []
     write_report(study, root, root / "report")
-    assert ask(client, "/api/overview")["studies"][0]["report"] is not None
+    assert ask(client, "/api/overview")["studies"][0]["reports"] == ["report"]
+    write_report(study, root, root / "report-zh", "zh")
+    assert ask(client, "/api/overview")["studies"][0]["reports"] == ["report", "report-zh"]
+    assert "结论" in client.get("/files/tiny/report-zh/report.html").text
     page = client.get("/files/tiny/report/report.html")
     assert study.question in page.text
     assert "sandbox" in page.headers["content-security-policy"]

@@ -156,7 +156,7 @@ def test_a_study_knows_how_many_runs_it_will_have(index: Index, study: Study, ma
     write_record(run_directory(root, record.spec), record)
     index.look()
     found = index.studies["tiny"]
-    assert (found.expected, found.study, found.report) == (6, study, None)
+    assert (found.expected, found.study, found.reports) == (6, study, ())
     (root / "study.json").write_text(json.dumps({"name": "tiny"}))
     index.look()
     assert "does not hold a study" in (index.studies["tiny"].reason or "")

@@ -20,7 +20,7 @@ from oelm.errors import BadRecord, OelmError, UsageError
 from oelm.report.server.curves import Curves
 from oelm.report.server.folder import Folder
 from oelm.report.server.guard import LOCAL, REPORT_POLICY, Guard
-from oelm.report.server.index import REPORT, Index, Run
+from oelm.report.server.index import REPORTS, Index, Run
 from oelm.report.server.views import (
     REPORT_FORMATS,
     RUN_FILES,
@@ -122,11 +122,12 @@ class ResultsPage:
         place, _, name = request.path_params["path"].rpartition("/")
         self.index.look()
         run = self.index.runs.get(place)
-        study = self.index.studies.get(place.removesuffix(REPORT).removesuffix("/"))
+        holder, _, folder = place.rpartition("/")
+        study = self.index.studies.get(holder)
         if run is not None and name in RUN_FILES:
             path = run.seen.directory / name
-        elif study is not None and name.endswith(REPORT_FORMATS) and place.split("/")[-1] == REPORT:
-            path = study.directory / REPORT / name
+        elif study is not None and name.endswith(REPORT_FORMATS) and folder in REPORTS:
+            path = study.directory / folder / name
         else:
             raise HTTPException(404, "There is no such file of a run or a report.")
         try:

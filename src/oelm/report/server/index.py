@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -22,11 +22,13 @@ from oelm.errors import BadRecord, OelmError
 from oelm.record.schema import MetricRecord, RunRecord, perplexity
 from oelm.record.stages import StageName, by_declaration, is_settled, stage_of
 from oelm.record.store import METRICS, RECORD, STUDY, read_record, read_study
-from oelm.report.page import PAGE
+from oelm.report.page import PAGE, report_folder
 from oelm.report.server.folder import Folder
+from oelm.report.wording import Language
 from oelm.study import AnyStudy, Study
 
-SPEC, REPORT, CLAIM = "spec.json", "report", "claim."
+SPEC, CLAIM = "spec.json", "claim."
+REPORTS = tuple(report_folder(Path(), lang).name for lang in get_args(Language))
 TAIL = 1 << 15
 """Bytes at the end of a curve in which the newest losses are looked for."""
 LOOK_SECONDS = 1.0
@@ -61,7 +63,7 @@ class Run:
 
 @dataclass
 class StudyFolder:
-    """A folder that holds runs, the study declared in it, and whether its report has been written."""
+    """A folder that holds runs, the study declared in it, and its reports."""
 
     directory: Path
     signature: Signature = None
@@ -73,8 +75,8 @@ class StudyFolder:
     """How many runs it has, as far as that is known."""
     settled: frozenset[str] = frozenset()
     """The runs that have ended with an answer."""
-    report: float | None = None
-    """When the report was written."""
+    reports: tuple[str, ...] = ()
+    """The folders of its reports, one for each language that has been written."""
 
 
 @dataclass
@@ -166,8 +168,7 @@ class Index:
                 # A study that tunes grows by what its runs say; the others are expanded once.
                 known = _declared(self.folder, directory, signature, list(ended.values()))
             known.settled = frozenset(ended)
-            report = _signature(directory / REPORT / PAGE)
-            known.report = report[0] / 1e9 if report else None
+            known.reports = tuple(name for name in REPORTS if _signature(directory / name / PAGE))
             studies[key] = known
         self.studies = studies
 

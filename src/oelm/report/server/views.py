@@ -48,7 +48,7 @@ def overview(index: Index, epoch: str, since: int) -> dict[str, Any]:
             "states": states.get(key, {}),
             "done": len(found.settled),
             "expected": max(found.expected, sum(states.get(key, {}).values())),
-            "report": found.report,
+            "reports": found.reports,
         }
         for key, found in sorted(index.studies.items())
     ]
@@ -74,7 +74,7 @@ def run_view(index: Index, run: Run) -> dict[str, Any]:
         "samples": _text(index.folder, directory / SAMPLES, problems),
         "files": [name for name in RUN_FILES if (directory / name).is_file()],
         "same_seed": _same_seed(index, run),
-        "report": (found := index.studies.get(run.row["study"])) is not None and found.report is not None,
+        "reports": found.reports if (found := index.studies.get(run.row["study"])) else (),
         "problems": problems,
     }
 

@@ -56,7 +56,7 @@ else again(() => (running ? 2000 : 10_000), async () => {
   chart ??= new Chart(byId("chart"), answer.rows.map((row) => ({ id: row.id, name: named(row), arm: row.arm ?? row.name })),
     (run, from, to) => ask("/api/curve", [["run", run], ["first", from], ["last", to]]));
   const { now, ...rest } = answer;
-  const fresh = JSON.stringify(rest);
+  const fresh = JSON.stringify([rest, answer.rows.map((row) => stateOf(row, now))]); // silence comes with time alone
   if (fresh !== known) {
     known = fresh;
     finals(answer);

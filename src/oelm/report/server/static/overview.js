@@ -1,6 +1,6 @@
 // The overview: studies with their progress, and every run in one table.
-import { address, again, ask, badge, byId, el, elapsed, fileAddress, fullName, judged, judgedBy, listProblems, nameOf, number,
-  query, replace, say, stateOf, whole } from "./page.js";
+import { address, again, ask, badge, byId, el, elapsed, fullName, judged, judgedBy, listProblems, nameOf, number,
+  query, replace, reportLink, say, stateOf, whole } from "./page.js";
 
 const MOST = 40;
 const rows = new Map(); // id -> what the server says of the run
@@ -99,7 +99,7 @@ function headings() {
 function line(row) {
   const box = el("input", { type: "checkbox", "aria-label": say("choose", { run: fullName(row) }), onchange: (event) => choose(row.id, event.target.checked) });
   box.checked = chosen.has(row.id);
-  return el("tr", { "data-id": row.id, class: row.arm === undefined ? "unread" : null },
+  return el("tr", { "data-id": row.id, "data-state": stateOf(row, now()), class: row.arm === undefined ? "unread" : null },
     el("td", { class: "pick" }, box),
     COLUMNS.map(({ key, cell, numeric }) =>
       el(key === "arm" ? "th" : "td", { scope: key === "arm" ? "row" : null, class: `${key}${numeric ? " number" : ""}`, "data-label": say(key) }, [cell(row)].flat())));
@@ -141,7 +141,7 @@ function remember() {
 }
 
 function studies(found) {
-  byId("studies-section").hidden = found.length === 0 || (found.length === 1 && !found[0].question && !found[0].report);
+  byId("studies-section").hidden = found.length === 0 || (found.length === 1 && !found[0].question && !found[0].reports.length);
   const held = document.activeElement?.dataset?.study;
   replace(byId("studies"), found.map((study) => {
     const { done } = study;
@@ -153,7 +153,7 @@ function studies(found) {
       el("p", { class: "question" }, study.question ?? study.reason ?? (study.id === "" ? say("loose") : "")),
       el("div", { class: "meter" }, el("progress", { value: done, max: Math.max(1, study.expected), "aria-label": study.name }),
         el("span", {}, study.stage ? `${say(study.stage)} ` : "", say("progress", { done, all: study.expected, percent }))),
-      el("p", { class: "foot" }, others, study.report ? el("a", { href: fileAddress(study.id, "report", "report.html") }, say("report")) : null));
+      el("p", { class: "foot" }, others, reportLink(study.id, study.reports)));
   }));
   if (held !== undefined) byId("studies").querySelector(`[data-study="${CSS.escape(held)}"]`)?.focus();
 }
@@ -207,6 +207,7 @@ async function update() {
     refreshLine(row);
   }
   for (const row of rows.values()) { // time goes by in rows that did not change
+    if (lines.get(row.id)?.dataset.state !== stateOf(row, now())) refreshLine(row); // such as a run that fell silent
     const cell = lines.get(row.id)?.querySelector(".age");
     if (cell && row.written) cell.textContent = elapsed(now() - row.written);
   }

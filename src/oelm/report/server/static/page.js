@@ -5,7 +5,7 @@ const WORDS = JSON.parse(document.getElementById("words").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 export const byId = (id) => document.getElementById(id);
 export const query = new URLSearchParams(location.search);
-export const locale = document.documentElement.lang;
+const locale = document.documentElement.lang;
 
 export function say(key, gaps = {}) {
   if (!(key in WORDS)) throw new Error(`no sentence ${key}`);
@@ -34,6 +34,13 @@ export function address(path, pairs = []) {
 
 export const fileAddress = (...parts) =>
   `/files/${parts.filter(Boolean).join("/").split("/").map(encodeURIComponent).join("/")}`;
+
+// A link to the report of a study in the page's language, or else in the other; null where none has been written.
+export function reportLink(study, reports) {
+  if (reports.length === 0) return null;
+  const folder = reports.find((name) => name === `report-${locale.slice(0, 2)}`) ?? reports[0];
+  return el("a", { href: fileAddress(study, folder, "report.html") }, say("report"));
+}
 
 // Numbers. What is no number came as text ("NaN", "Infinity"), which Number() reads.
 const cache = new Map();
@@ -110,7 +117,8 @@ export function again(wait, action) {
         last = Date.now();
         notice.hidden = true;
       } catch (error) {
-        if (!(error instanceof TypeError) && !error.status) throw error;
+        // No answer, or one that is no JSON: the server is gone or broken, and may come back.
+        if (!(error instanceof TypeError || error instanceof SyntaxError) && !error.status) throw error;
         const lost = say("lost", { ago: elapsed((Date.now() - last) / 1000) });
         notice.textContent = error.status ? say("refused", { error: error.message }) : lost;
         notice.hidden = false;

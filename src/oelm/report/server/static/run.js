@@ -1,7 +1,7 @@
 // One run: its state, curve, log, samples, heads, birth certificate and spec, live while it trains.
 import { Chart } from "./chart.js";
 import { address, again, ask, badge, byId, el, duration, elapsed, fileAddress, fullName, lastSign, listProblems, number, perplexity, query,
-  replace, say, stateOf, svg, whole } from "./page.js";
+  replace, reportLink, say, stateOf, svg, whole } from "./page.js";
 
 const id = query.get("run") ?? "";
 const LOGS = ["training.log", "stderr.log"];
@@ -35,8 +35,7 @@ function heading(answer) {
   const links = [];
   if (answer.same_seed.length > 1)
     links.push(el("a", { href: address("/compare", [id, ...answer.same_seed.filter((key) => key !== id)].map((key) => ["run", key])) }, say("with_same_seed", { n: answer.same_seed.length })));
-  if (answer.report) links.push(el("a", { href: fileAddress(row.study, "report", "report.html") }, say("report")));
-  replace(byId("links"), links);
+  replace(byId("links"), links, reportLink(row.study, answer.reports));
   running = row.status === "running" || row.status === "not_begun";
 }
 
