@@ -1,6 +1,7 @@
 """Labelled text: which split is which, what is left out, what is refused, and that nothing leaks."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.data.encoded import encode_examples
-from oelm.data.examples import open_examples, open_split
+from oelm.data.examples import local_folder, open_examples, open_split
 from oelm.data.hub import HubCorpus
 from oelm.data.tasks import CORPORA, part_of, roles_of
 from oelm.data.text_encoder import gpt2_encoder, trained_encoder
@@ -330,3 +331,12 @@ def test_a_first_text_with_more_than_a_fifth_of_the_rows_is_not_drawn(tmp_path):
 def test_rows_that_cannot_be_parted_are_refused(tmp_path):
     with pytest.raises(BadData, match="different first texts has more than a fifth"):
         opened(folder(tmp_path, train=[("the same", n % 2) for n in range(30)]))
+
+
+def test_a_folder_of_tokens_is_no_labelled_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data/imdb").mkdir(parents=True)
+    Path("data/imdb/train.bin").write_bytes(b"00")
+    assert local_folder(ExamplesSpec(corpus="imdb")) is None
+    Path("data/imdb/train.tsv").write_text("text\tlabel\n")
+    assert local_folder(ExamplesSpec(corpus="imdb")) == Path("data/imdb")

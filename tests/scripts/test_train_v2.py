@@ -83,6 +83,9 @@ def test_resuming_from_latest_pt_gives_the_weights_of_the_run_that_went_on(folde
     assert resumed["step"] == 8
     for name, tensor in half["model"].items():
         assert torch.equal(resumed["model"][name], tensor), name
+    ended = run(folder, *flags, "--out_dir", "outputs/ended", "--resume", str(folder / whole / "latest.pt"))
+    assert ended.returncode != 0
+    assert "so nothing of --max_steps 8 is left to train" in ended.stderr
 
 
 def _stop_at_4(folder, flags, target):

@@ -138,8 +138,8 @@ def local_folder(spec: ExamplesSpec) -> Path | None:
     """Return the file or folder that a spec reads; None: the hub."""
     if spec.source is not None:
         return spec.source
-    folder = default_folder(spec)
-    return folder if folder.is_dir() else None
+    folder = default_folder(spec)  # where the same corpus may lie as tokens, such as imdb
+    return folder if any(file.suffix in FORMATS for file in folder.glob("*")) else None
 
 
 def _local_tables(corpus: LabelledCorpus, path: Path) -> dict[str, Sequence[Row]]:

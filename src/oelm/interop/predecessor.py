@@ -141,6 +141,11 @@ class PublishedCheckpoints(Checkpoints):
         checkpoint, troubles = super().load()
         if checkpoint is None and self.flags.resume is not None:
             checkpoint = read_published(self.flags.resume)
+            if checkpoint.state["progress"]["step"] >= self.flags.max_steps:
+                raise UsageError(
+                    f"{self.flags.resume} is of step {checkpoint.state['progress']['step']}, so nothing of --max_steps "
+                    f"{self.flags.max_steps} is left to train. Give more steps, or measure it: oelm import-checkpoint."
+                )
         return checkpoint, troubles
 
     def _write(self, name: str, model: nn.Module, training: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

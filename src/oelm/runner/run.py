@@ -206,7 +206,8 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
             best_val_loss=progress.best_loss,
             best_step=progress.best_step,
             train_tokens=seen,
-            tokens_per_second=seen / progress.train_seconds,
+            # Of the steps that were timed: a run that continues a published checkpoint has more behind it.
+            tokens_per_second=len(progress.step_seconds) * task.units_per_step / progress.train_seconds,
             flop_utilisation=cost.total_flops / statistics.median(progress.step_seconds) / peak if cost else None,
             peak_memory_bytes=peak_memory(here.device),
             val_accuracy=val.accuracy,

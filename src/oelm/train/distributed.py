@@ -72,7 +72,8 @@ class World:
 
     def accumulating(self, wrapped: nn.Module, *, last: bool) -> Any:
         """Return a context in which gradients stay local until the last part of a batch."""
-        return wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) and not last else nullcontext()
+        inner = getattr(wrapped, "_orig_mod", wrapped)  # of torch.compile
+        return inner.no_sync() if isinstance(inner, DistributedDataParallel) and not last else nullcontext()
 
 
 def processes() -> int:
