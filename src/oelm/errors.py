@@ -7,6 +7,7 @@
     │   ├── NotCarriedOut     a valid spec that no code here carries out (for this model)
     │   ├── BadShape          a head wider than its input, a layer or a role that the model lacks
     │   ├── SlurmUnreachable  no Slurm here, or one that does not answer
+    │   ├── IncomparableRuns  runs that differ in more than the study declares
     │   └── BadData           token files or tables that are missing, torn or do not fit (stories.NotAStory is one)
     ├── MethodError           the model is in a state that does not take the method
     │   ├── AlreadyApplied    a method stands on this model already
@@ -16,7 +17,6 @@
     ├── RunFailed             training broke; the record says where
     │   └── Diverged          its loss ran away or is no number
     ├── RunLocked             another live process works in this folder
-    ├── IncomparableRuns      runs that differ in more than the study declares
     └── BadRecord             a record that cannot be read, or is from a later version
 
 Each message answers four questions: what was asked, what was found, what would do, what to try.

@@ -1,7 +1,8 @@
-"""Write files so that nobody ever sees half of one."""
+"""Write files so that nobody ever sees half of one, and know them by their bytes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -22,3 +23,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def sha256_of(path: Path) -> str:
+    """Hash the bytes of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import NonNegativeInt, ValidationError, field_validator, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, ValidationError, field_validator, model_validator
 
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec
@@ -54,6 +54,8 @@ class Study(Spec):
     seeds: tuple[NonNegativeInt, ...] = (0,)
     family: tuple[str, ...] | None = None
     """The arms whose comparisons are corrected together for being several; None: all but the reference."""
+    margin: PositiveFloat | None = None
+    """What an arm may lose, said before anything runs: percent of perplexity, or points of accuracy; None: 5, or 1."""
 
     @field_validator("arms", mode="before")
     @classmethod

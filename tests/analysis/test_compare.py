@@ -164,3 +164,16 @@ def test_a_folder_is_compared_with_everything_in_it_accounted_for(study: Study, 
 def test_a_folder_that_does_not_exist_is_told_in_words(study: Study, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no folder"):
         compare_folder(study, tmp_path / "typo")
+
+
+def test_a_margin_that_the_study_declares_is_the_one_that_counts(study: Study, make_record: Any) -> None:
+    def verdict(margin: float | None) -> str | None:
+        declared = study.model_copy(update={"margin": margin})
+        losses = {"baseline": 1.0, "oelm-freeze": 1.0 + math.log(1.03)}
+        records = [
+            (Path(str(n)), make_record(run, losses[run.arm] + 0.0005 * run.seed * len(run.arm)))
+            for n, run in enumerate(declared.runs())
+        ]
+        return compare(declared, records).row("oelm-freeze", ()).verdict
+
+    assert (verdict(None), verdict(5), verdict(2)) == ("met", "met", "not met")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from oelm.analysis.measure import Measure, default_margin, judge, measure_of
+from oelm.analysis.measure import Measure, judge, margin_of, measure_of
 from oelm.record.schema import ResultRecord
 from oelm.spec.data import DataSpec, ExamplesSpec
 
@@ -28,21 +28,21 @@ def test_language_is_judged_by_perplexity_and_labelled_text_and_probes_by_accura
 
 
 def test_accuracy_has_two_margins_and_meets_the_target_within_both() -> None:
-    judged = judge(ACCURACY, costs(0.930, 0.925, 0.928), costs(0.932, 0.928, 0.930), default_margin(ACCURACY))
+    judged = judge(ACCURACY, costs(0.930, 0.925, 0.928), costs(0.932, 0.928, 0.930), margin_of(ACCURACY))
     assert judged is not None
     assert judged.difference.mean == pytest.approx(0.2333, abs=1e-3)
     assert judged.verdict == "met"
 
 
 def test_two_points_lost_are_within_5_percent_and_beyond_one_point() -> None:
-    judged = judge(ACCURACY, costs(0.911, 0.909, 0.910), costs(0.931, 0.930, 0.929), default_margin(ACCURACY))
+    judged = judge(ACCURACY, costs(0.911, 0.909, 0.910), costs(0.931, 0.930, 0.929), margin_of(ACCURACY))
     assert judged is not None
     assert judged.relative is not None
     assert (judged.relative.verdict, judged.difference.verdict, judged.verdict) == ("met", "not met", "not met")
 
 
 def test_low_accuracies_can_lose_less_than_a_point_and_more_than_5_percent() -> None:
-    judged = judge(ACCURACY, costs(0.1013, 0.0998, 0.1021), costs(0.109, 0.108, 0.110), default_margin(ACCURACY))
+    judged = judge(ACCURACY, costs(0.1013, 0.0998, 0.1021), costs(0.109, 0.108, 0.110), margin_of(ACCURACY))
     assert judged is not None
     assert judged.relative is not None
     assert (judged.difference.verdict, judged.relative.verdict, judged.verdict) == ("met", "not met", "not met")

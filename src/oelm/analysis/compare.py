@@ -22,7 +22,7 @@ from oelm.analysis.fairness import (
     meaning,
     shown,
 )
-from oelm.analysis.measure import Judged, Measure, default_margin, is_finite, measure_of
+from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure_of
 from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import RunRecord
@@ -101,13 +101,13 @@ class Comparison:
         return self.row(self.study.reference, cell)
 
 
-def compare_folder(study: Study, root: Path, margin: float | None = None, *, force: bool = False) -> Comparison:
+def compare_folder(study: Study, root: Path, *, force: bool = False) -> Comparison:
     """Compare the study's runs among all records below a folder; the other records are listed as ignored."""
     if not root.is_dir():
         raise UsageError(f"{root} is no folder, so no run of study {study.name!r} is there. Run it first.")
     found, bad = find_records(root)
     members, ignored = select(study, found)
-    comparison = compare(study, members, margin, force=force)
+    comparison = compare(study, members, force=force)
     return replace(
         comparison,
         ignored=(*comparison.ignored, *ignored),
@@ -129,7 +129,7 @@ def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Igno
     return members, ignored
 
 
-def compare(study: Study, records: Iterable[Found], margin: float | None = None, *, force: bool = False) -> Comparison:
+def compare(study: Study, records: Iterable[Found], *, force: bool = False) -> Comparison:
     """Compare records that are all meant for this study.
 
     Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis, tuned or
@@ -143,7 +143,7 @@ def compare(study: Study, records: Iterable[Found], margin: float | None = None,
         check(study, stage.confirm, evidence)
     kept, twins = _without_twins(study, evidence)
     measure = measure_of(study.base.data, [item.record.result for item in kept.values()])
-    margin = default_margin(measure) if margin is None else margin
+    margin = margin_of(measure, study.margin)
     places = dict.fromkeys([*((run.arm, cell_of(study, run), run.seed) for run in stage.confirm), *kept])
     states = {place: _state(kept.get(place), measure) for place in places}
     gaps = tuple(

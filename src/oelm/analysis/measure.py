@@ -108,9 +108,11 @@ def is_above_chance(accuracy: float, data: DataRecord) -> bool:
     return accuracy >= chance + ABOVE_CHANCE * (1 - chance)
 
 
-def default_margin(measure: Measure) -> float:
-    """Return the margin on the measure's own scale."""
-    return MARGIN if measure.name == "perplexity" else POINT_MARGIN
+def margin_of(measure: Measure, declared: float | None = None) -> float:
+    """Return a margin in percent of perplexity, or in points, on the scale of the measure's costs."""
+    if declared is None:
+        return MARGIN if measure.name == "perplexity" else POINT_MARGIN
+    return math.log1p(declared / 100) if measure.name == "perplexity" else declared
 
 
 def is_finite(cost: float | None) -> bool:

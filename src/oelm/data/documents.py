@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal
 
 from oelm.spec.data import END_OF_TEXT
 
 Rule = Literal["stories", "articles", "paragraphs", "lines", "files", "rows"]
-RULES: tuple[Rule, ...] = get_args(Rule)
 
 SEPARATOR = END_OF_TEXT.encode()
 MAX_PIECE = 1 << 20

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oelm.data.meta import META, InputFile, Request, TokenMeta, sha256_of
+from oelm.data.meta import META, InputFile, Request, TokenMeta
 from oelm.data.progress import Progress
 from oelm.errors import BadData, UsageError
+from oelm.files import sha256_of
 
 
 def hashed(request: Request, progress: Progress) -> Request:

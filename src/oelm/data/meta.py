@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -122,9 +121,3 @@ def read_meta(directory: Path) -> TokenMeta | None:
 def checksum_of(tokenizer_sha256: str, vocab_size: int, files: Mapping[Split, str]) -> str:
     """Hash everything about token files that can change a run: their bytes and what the ids mean."""
     return digest({"tokenizer": tokenizer_sha256, "vocab_size": vocab_size, "files": dict(files)})
-
-
-def sha256_of(path: Path) -> str:
-    """Hash a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

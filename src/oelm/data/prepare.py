@@ -18,14 +18,14 @@ from oelm.data.allocation import SPLITS
 from oelm.data.documents import Rule
 from oelm.data.encode import encode_block, encode_blocks
 from oelm.data.identity import hashed, require_equal, require_same, require_whole
-from oelm.data.meta import META, Request, SplitMeta, TokenMeta, checksum_of, read_meta, sha256_of
+from oelm.data.meta import META, Request, SplitMeta, TokenMeta, checksum_of, read_meta
 from oelm.data.progress import Progress, Silent
 from oelm.data.readers import Position
 from oelm.data.sources import Corpus, Section, block_bytes_for, make_request, open_corpus
 from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer, load_tokenizer, train_tokenizer
 from oelm.data.workspace import Journal, Workspace, refuse_foreign_files
 from oelm.errors import BadData, OelmError
-from oelm.files import write_atomically
+from oelm.files import sha256_of, write_atomically
 from oelm.spec.data import DataSpec
 
 JOURNAL_SECONDS = 5.0

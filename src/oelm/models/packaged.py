@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from oelm.errors import BadData
+from oelm.files import sha256_of
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ def package_directory(name: str) -> Path | None:
     weights = [Path(str(file.locate())) for file in files if file.name == "model.safetensors"]
     if not weights or not weights[0].is_file():
         return None
-    with weights[0].open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = sha256_of(weights[0])
     if found != package.sha256:
         raise BadData(
             f"{weights[0]} was to be {name!r}, but its sha256 is {found}, not {package.sha256}. Install the package "

@@ -1,6 +1,7 @@
 """Runs that the published program left (timing_stats.json and training.log), read as records marked imported.
 
-What the files do not say (learning rate, seed, steps not logged) is the caller's to say: it is never guessed.
+What the files do not say is the caller's to say (learning rate, steps not logged), or taken to be as published (seed
+42, the model, the batch, warm-up and how often it was validated).
 """
 
 from __future__ import annotations

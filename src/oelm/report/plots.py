@@ -139,12 +139,12 @@ def heads(found: Sequence[tuple[str, int, Sequence[Sequence[float]]]], say: Say)
     for number, (name, place, layers) in enumerate(found):
         colour, style = look(place)
         shift = (number - (len(found) - 1) / 2) * 0.6 / max(len(found), 1)
-        points = [(layer + 1 + shift, value) for layer, values in enumerate(layers) for value in values]
+        points = [(layer + shift, value) for layer, values in enumerate(layers) for value in values]
         axes.plot(*zip(*points, strict=True), "o", color=colour, markersize=3, alpha=0.65, linestyle="none")
-        means = [(layer + 1 + shift, statistics.fmean(values)) for layer, values in enumerate(layers) if values]
+        means = [(layer + shift, statistics.fmean(values)) for layer, values in enumerate(layers) if values]
         label = f" {name}" if name.startswith("_") else name
         axes.plot(*zip(*means, strict=True), color=colour, linestyle=style, linewidth=1.6, label=label)
-    axes.set_xticks(range(1, depth + 1))
+    axes.set_xticks(range(depth))
     axes.set_ylim(bottom=0)
     axes.set_xlabel(say("heads_layer"))
     axes.set_ylabel(say("heads_axis"))
@@ -180,7 +180,7 @@ def _layers(axes: Axes, steps: Sequence[int], values: Sequence[Sequence[Sequence
         colour, style = look(layer)
         axes.plot(steps, [look_at[layer] for look_at in values], color=colour, linewidth=0.7, alpha=0.45)
         means = [statistics.fmean(look_at[layer]) for look_at in values]
-        label = say("heads_layer_number", number=layer + 1)
+        label = say("heads_layer_number", number=layer)
         axes.plot(steps, means, color=colour, linestyle=style, linewidth=1.8, label=label)
     _manners(axes)
 

@@ -303,7 +303,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         ),
     ),
     "heads_distance": ("distance (tokens back)", "距离（回溯词元数）"),
-    "heads_layer_number": ("layer {number}", "第 {number} 层"),
+    "heads_layer_number": ("layer {number}", "层 {number}"),
     # Published
     "heading_published": ("Beside the published figures", "与论文数字对照"),
     "published_note": (

@@ -7,7 +7,6 @@ one before it is kept as `previous`, so that a torn or damaged `latest` costs so
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from oelm.errors import CheckpointError
-from oelm.files import write_atomically
+from oelm.files import sha256_of, write_atomically
 
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
@@ -109,7 +108,7 @@ class Checkpoints:
         try:
             save_file(model_tensors(model), aside / MODEL)
             save_file({key: tensor.contiguous() for key, tensor in training.items()}, aside / TRAINING)
-            hashes = {file: _file_hash(aside / file) for file in (MODEL, TRAINING)}
+            hashes = {file: sha256_of(aside / file) for file in (MODEL, TRAINING)}
             plain = {**state, "fingerprint": self.fingerprint, "spec": self.spec, "sha256": hashes}
             write_atomically(aside / STATE, json.dumps(plain, indent=1))
             for file in (MODEL, TRAINING):
@@ -134,7 +133,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     try:
         state = json.loads((directory / STATE).read_text())
         for file, expected in state["sha256"].items():
-            if _file_hash(directory / file) != expected:
+            if sha256_of(directory / file) != expected:
                 raise CheckpointError(f"{directory / file} does not have the checksum it was written with.")
         model, training = load_file(directory / MODEL), load_file(directory / TRAINING)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -165,11 +164,6 @@ def load_into(model: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
     for name, target in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
         if name in tensors:
             target.copy_(tensors[name])
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:
