@@ -1,8 +1,13 @@
 """What does freezing Q and K cost, and what does orthogonality add, when every arm is tuned? The study that was due.
 
     oelm plan studies/fair.py --scale core-speeches     what it takes
-    oelm run  studies/fair.py --scale core-speeches     2.5 core-hours: 42 runs of 3.5 minutes, one thread each
+    oelm run  studies/fair.py --scale split-speeches    2 core-hours: freezing, scale, orthogonality; 30 runs
+    oelm run  studies/fair.py --scale core-speeches     3 core-hours: all published arms; takes the runs above over
+    oelm run  studies/fair.py --scale core-imdb         the same on film reviews (split-imdb: the five arms)
+    oelm run  studies/fair.py --scale small             with every control
     oelm run  studies/fair.py                           the same question at the published size, on GPUs
+
+A run is one thread for four minutes; a grid that grows adds some.
 
 Every arm is tuned on one grid of learning rates (validation split, a seed of its own) and confirmed by fresh seeds on
 the test split. Between the published arms stand the controls that part what they confound: `oelm-random-matched` has
@@ -21,15 +26,8 @@ from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec
 from oelm.spec.model import GPTSpec, named_size
 
 QUESTION = "What does freezing Q and K cost a GPT when every arm is tuned, and what does orthogonality add?"
-CORE = (
-    "baseline",
-    "oelm-freeze",
-    "oelm-random",
-    "oelm-random-matched",
-    "oelm-global",
-    "oelm-slice",
-    "uniform",
-)
+SPLIT = ("baseline", "oelm-freeze", "oelm-random", "oelm-random-matched", "uniform")
+CORE = (*SPLIT, "oelm-global", "oelm-slice")
 CONTROLS = ("orthogonal-trained", "oelm-shift", "baseline-shift")
 
 
@@ -39,20 +37,19 @@ def thin(model: GPTSpec, *parts: int) -> tuple[Arm, ...]:
     return tuple(Arm(name=f"thin-{part}", method=MethodSpec(), model={"qk_head_size": size // part}) for part in parts)
 
 
-def small(name: str, data: DataSpec, *, controls: bool) -> Study:
+def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...]) -> Study:
     """Return the study of a model that 2 cores can train."""
-    model = GPTSpec(context=128, model_dim=96, num_layers=4, num_heads=4, positions="rope")
     return Study(
         name=name,
         question=QUESTION,
         base=RunSpec(
-            model=model,
+            model=SMALL,
             data=data,
             train=TrainSpec(
                 steps=2450, batch_size=8, learning_rate=3e-3, warmup_steps=200, eval_every=350, eval_tokens=32_768
             ),
         ),
-        arms=(*CORE, *CONTROLS, *thin(model, 4, 8, 12)) if controls else CORE,
+        arms=arms,
         tuned={"train.learning_rate": (1.5e-3, 3e-3, 6e-3)},
         tuning_seeds=(100,),
         seeds=(0, 1, 2),
@@ -61,6 +58,7 @@ def small(name: str, data: DataSpec, *, controls: bool) -> Study:
 
 SPEECHES = DataSpec(corpus="sotu", vocab_size=512)
 REVIEWS = DataSpec(corpus="imdb", vocab_size=512, tokens=3_000_000)
+SMALL = GPTSpec(context=128, model_dim=96, num_layers=4, num_heads=4, positions="rope")
 MEDIUM = named_size("medium-512")
 
 study = Study(
@@ -80,7 +78,9 @@ study = Study(
 )
 scales = {
     "medium-512": study,
-    "small": small("fair-small", SPEECHES, controls=True),
-    "core-speeches": small("fair-speeches", SPEECHES, controls=False),
-    "core-imdb": small("fair-imdb", REVIEWS, controls=False),
+    "split-speeches": small("fair-split-speeches", SPEECHES, SPLIT),
+    "split-imdb": small("fair-split-imdb", REVIEWS, SPLIT),
+    "core-speeches": small("fair-speeches", SPEECHES, CORE),
+    "core-imdb": small("fair-imdb", REVIEWS, CORE),
+    "small": small("fair-small", SPEECHES, (*CORE, *CONTROLS, *thin(SMALL, 4, 6, 12))),
 }
