@@ -98,9 +98,10 @@ def _roles(rows: list[ProjectionAudit], *, frozen: bool) -> str:
 def _audit(asked: Arguments) -> Audit:
     from oelm import surgery
     from oelm.models.build import build, spec_of
+    from oelm.record.store import RECORD
 
     directory = Path(asked.model)
-    if (directory / "record.json").is_file():
+    if (directory / RECORD).is_file():
         return _of_run(directory, asked)
     if asked.method is None and asked.labels is None and _carries_method(directory):
         from oelm.interop.pretrained import load

@@ -10,6 +10,7 @@ from pathlib import Path
 import tyro
 
 from oelm.errors import UsageError
+from oelm.record.store import ERRORS, LOG
 
 
 @dataclass
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
     from oelm.runner.claim import holder
 
     directory = _found(arguments.run, arguments.out)
-    path = directory / ("stderr.log" if arguments.errors else "training.log")
+    path = directory / (ERRORS if arguments.errors else LOG)
     if not path.exists():
         raise UsageError(f"{directory} holds no {path.name}: the run has not said anything yet (oelm status tells).")
     with path.open(errors="replace") as file:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from oelm.errors import BadRecord, UnknownName, UsageError
 from oelm.files import write_atomically
 from oelm.record.schema import EnvironmentRecord, MetricRecord, ResultRecord, RunRecord, SecondsRecord
-from oelm.record.store import METRICS, RECORD, run_directory, write_record
+from oelm.record.store import LOG, METRICS, RECORD, TIMING, run_directory, write_record
 from oelm.record.timing import TimingRecord
 from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
@@ -27,7 +27,6 @@ from oelm.spec.published import CORPORA, METHODS
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
 
-TIMING, LOG = "timing_stats.json", "training.log"
 UNKNOWN = "unknown"
 _VALIDATION = re.compile(r"\[Step (\d+)\] Validation - Loss: ([-+.\w]+)")
 

@@ -11,10 +11,10 @@ from oelm.record.losses import TEST_LOSSES
 from oelm.record.paths import record_without_paths
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE
-from oelm.record.store import METRICS, write_record, write_study
+from oelm.record.store import METRICS, SAMPLES, TIMING, write_record, write_study
 from oelm.study import AnyStudy
 
-LIGHT = (METRICS, "timing_stats.json", ATTENTION, "samples.txt", TEST_LOSSES)
+LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES)
 
 
 def keep(study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], target: Path) -> int:

@@ -16,6 +16,8 @@ from oelm.spec.run import NUMERICS, RunSpec, fingerprint
 from oelm.study import AnyStudy, Listing, Study
 
 RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
+SPEC, SAMPLES, TIMING = "spec.json", "samples.txt", "timing_stats.json"
+LOG, ERRORS = "training.log", "stderr.log"
 
 
 def run_directory(root: Path, run: RunSpec) -> Path:

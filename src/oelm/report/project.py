@@ -8,7 +8,9 @@ from pathlib import Path
 from oelm.analysis.compare import Found
 from oelm.record.attention import ATTENTION
 from oelm.record.keep import LIGHT
-from oelm.record.store import RECORD, STUDY
+from oelm.record.losses import TEST_LOSSES
+from oelm.record.stages import CHOICE
+from oelm.record.store import METRICS, RECORD, SAMPLES, STUDY, TIMING
 from oelm.report.document import Column, Line, Remark, Section, Table
 from oelm.report.numbers import shown_bytes
 from oelm.report.wording import Say
@@ -54,8 +56,8 @@ def timeline_section(studies: Sequence[tuple[Path, AnyStudy]], found: Sequence[F
 def files_section(say: Say) -> Section:
     """Tell what the files of a folder of runs are."""
     files = {
-        STUDY: "file_study", RECORD: "file_record", "metrics.jsonl": "file_metrics",
-        "timing_stats.json": "file_timing", ATTENTION: "file_attention", "samples.txt": "file_samples",
-        "test_losses.json": "file_losses", "choice.json": "file_choice", "report/": "file_report",
+        STUDY: "file_study", RECORD: "file_record", METRICS: "file_metrics",
+        TIMING: "file_timing", ATTENTION: "file_attention", SAMPLES: "file_samples",
+        TEST_LOSSES: "file_losses", CHOICE: "file_choice", "report/": "file_report",
     }  # fmt: skip
     return Section("files", say("heading_files"), remarks=tuple(Remark(name, say(key)) for name, key in files.items()))

@@ -17,6 +17,7 @@ from oelm.analysis.statistics import percent
 from oelm.analysis.tuning import sensitivities
 from oelm.errors import BadRecord
 from oelm.record.attention import AttentionRecord, read_attention
+from oelm.record.store import SAMPLES
 from oelm.report.certificates import link, named
 from oelm.report.document import Column, Figure, Fold, Line, Remark, Section, Table
 from oelm.report.figures import Painter, Panel, convergence, curve, drawn
@@ -25,7 +26,6 @@ from oelm.report.plots import Bar, Dot, forest, heads, heads_over_training, tuni
 from oelm.report.tables import ablation_table, convergence_table, cost_table, statistics_table, tuning_table
 from oelm.report.wording import Language, Say, wording
 
-SAMPLES = "samples.txt"
 SAMPLE_BYTES = 4000
 """How much of a run's samples a report shows."""
 

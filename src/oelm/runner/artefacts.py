@@ -10,6 +10,7 @@ import torch
 
 from oelm.files import write_atomically
 from oelm.record.memory import peak_resident_bytes
+from oelm.record.store import TIMING
 from oelm.record.timing import InitMethod, timing_stats
 from oelm.spec.run import RunSpec
 from oelm.train.loop import Progress
@@ -31,7 +32,7 @@ def write_timing(
         epoch_seconds=_epochs(progress.step_seconds, steps_per_epoch),
         best_val_loss=progress.best_loss,
     )
-    write_atomically(directory / "timing_stats.json", stats.model_dump_json(indent=1) + "\n")
+    write_atomically(directory / TIMING, stats.model_dump_json(indent=1) + "\n")
 
 
 def peak_memory(device: torch.device) -> int:

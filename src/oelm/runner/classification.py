@@ -17,6 +17,7 @@ from oelm.models.classifier import Classifier, build_classifier
 from oelm.models.writer import Writer, build_writer
 from oelm.record.losses import TestLossesRecord, write_test_losses
 from oelm.record.schema import DataRecord
+from oelm.record.store import SAMPLES
 from oelm.spec.data import ExamplesSpec, Split
 from oelm.spec.run import RunSpec
 from oelm.train.evaluate import Measured
@@ -139,7 +140,7 @@ class ClassificationTask:
             f"  label {names[judged.labels[row]]}, predicted {(*names, 'something else')[judged.predicted[row]]}"
             for row in shown
         ]
-        write_atomically(directory / "samples.txt", "\n".join(lines) + "\n")
+        write_atomically(directory / SAMPLES, "\n".join(lines) + "\n")
 
 
 def classification_task(run: RunSpec, examples: EncodedExamples, device: torch.device) -> ClassificationTask:

@@ -20,6 +20,7 @@ from oelm.models.gpt import GPT
 from oelm.record.attention import AttentionRecord
 from oelm.record.losses import TestLossesRecord, write_test_losses
 from oelm.record.schema import DataRecord
+from oelm.record.store import SAMPLES
 from oelm.runner.answers import Answers
 from oelm.runner.documents import DocumentLosses
 from oelm.spec.data import ProbeSpec, Split, probe_of
@@ -27,7 +28,7 @@ from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
 from oelm.train.evaluate import Measured, mean_loss
 
-SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS = 3, 24, 96
+NUM_SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS = 3, 24, 96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,14 +141,14 @@ class LanguageTask:
             samples = self._samples(model, load_tokenizer(self.tokens.directory))
         except OelmError as error:  # token files alone train a model; only a person's reading needs their tokenizer
             samples = f"no samples: {error}\n"
-        write_atomically(directory / "samples.txt", samples)
+        write_atomically(directory / SAMPLES, samples)
 
     def _samples(self, model: GPT, tokenizer: Tokenizer) -> str:
         tokens = self.tokens.split("val")
         prompt = min(PROMPT_TOKENS, len(tokens), self.context)
         texts = []
-        for number in range(SAMPLES):
-            start = number * ((len(tokens) - prompt) // SAMPLES)
+        for number in range(NUM_SAMPLES):
+            start = number * ((len(tokens) - prompt) // NUM_SAMPLES)
             ids = [int(token) for token in tokens[start : start + prompt]]
             new = list(generate(model, ids, new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.run.seed + number))
             texts.append(f"{tokenizer.decode(ids)} [...]{tokenizer.decode(new)}")

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from oelm.errors import UsageError
 from oelm.files import write_atomically
+from oelm.record.store import ERRORS, SPEC
 from oelm.runner.cancel import cancelled_runs, withdraw
 from oelm.runner.claim import Claim, ask_to_stop, claims_here
 from oelm.runner.devices import Gpus
@@ -164,11 +165,11 @@ class LocalRunner:
     def _start(self, entry: Entry, gpus: tuple[str, ...]) -> None:
         directory = directory_of(entry)
         self._tries[directory] = self._tries.get(directory, 0) + 1
-        write_atomically(directory / "spec.json", entry.run.model_dump_json(indent=1) + "\n")
+        write_atomically(directory / SPEC, entry.run.model_dump_json(indent=1) + "\n")
         environment = {**os.environ, "OMP_NUM_THREADS": str(entry.run.train.threads)}
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        with (directory / "stderr.log").open("wb") as errors:
+        with (directory / ERRORS).open("wb") as errors:
             process = subprocess.Popen(  # noqa: S603  (a command of our own)
                 command(entry.run, directory),
                 stdin=subprocess.DEVNULL,
@@ -199,7 +200,7 @@ class LocalRunner:
             return why
         if slot.asked:
             return "stopped by oelm cancel before it began"
-        lines = (slot.directory / "stderr.log").read_text(errors="replace").strip().splitlines()
+        lines = (slot.directory / ERRORS).read_text(errors="replace").strip().splitlines()
         code = slot.process.returncode
         if code == -signal.SIGKILL:
             return "killed (signal 9); out of memory is the usual reason"
@@ -258,7 +259,7 @@ def directory_of(entry: Entry) -> Path:
 
 def command(run: RunSpec, directory: Path) -> list[str]:
     """Return the command that carries out a run in its directory."""
-    train = ["-m", "oelm", "train", "--spec", str(directory / "spec.json"), "--out", str(directory), "--quiet"]
+    train = ["-m", "oelm", "train", "--spec", str(directory / SPEC), "--out", str(directory), "--quiet"]
     if run.train.processes > 1:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={run.train.processes}"]
         return [sys.executable, *launcher, *train]

@@ -16,13 +16,12 @@ from rich.progress import Progress as Bar
 from oelm.files import write_atomically
 from oelm.record.attention import append_attention, forget_attention_after
 from oelm.record.schema import MetricRecord
-from oelm.record.store import METRICS, read_metrics
+from oelm.record.store import LOG, METRICS, read_metrics
 from oelm.runner.language import WithAttention
 from oelm.spec.train import TrainSpec
 from oelm.train.evaluate import Measured
 from oelm.train.loop import Progress
 
-LOG = "training.log"
 PLAIN_LINE_SECONDS = 2.0
 """Where there is no terminal, lines are printed no more often than this."""
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from oelm.errors import RunLocked, UsageError
 from oelm.files import write_atomically
 from oelm.record.schema import RunRecord
+from oelm.record.store import SPEC
 from oelm.runner.cancel import cancelled_runs, withdraw
 from oelm.runner.claim import claimed
 from oelm.runner.display import reason, shown
@@ -177,7 +178,7 @@ class SlurmRunner:
             return
         limit = len(entries) if self.slots is None else self.slots - live
         for entry in entries:
-            write_atomically(directory_of(entry) / "spec.json", entry.run.model_dump_json(indent=1) + "\n")
+            write_atomically(directory_of(entry) / SPEC, entry.run.model_dump_json(indent=1) + "\n")
         with _without_interruption():  # what was submitted must be written down
             jobs = self._submitted([SlurmJob(directory_of(entry).absolute()) for entry in entries], cpus, gpus, limit)
             for entry, job in zip(entries, jobs, strict=True):

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from oelm.errors import RunFailed
+from oelm.record.store import ERRORS, SPEC
 from oelm.runner.cancel import is_cancelled
 from oelm.runner.claim import SILENCE_SECONDS, ask_to_stop, holder
 from oelm.runner.local import command
@@ -41,7 +42,7 @@ class SlurmJob:
         Raises RunFailed unless it is complete, so that the job's own state tells as well.
         """
         signal.signal(signal.SIGTERM, self._give_way)
-        run = RunSpec.model_validate_json((self.directory / "spec.json").read_text())
+        run = RunSpec.model_validate_json((self.directory / SPEC).read_text())
         job = read_job(self.directory)
         # A signal before this process could hear it would have been lost, a job submitted meanwhile not been known.
         if (job is not None and job.cancelled) or is_cancelled(self.directory.parent, run):
@@ -50,7 +51,7 @@ class SlurmJob:
         if self._leaving:
             return
         deaf_before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # the child inherits it; ours waits
-        with (self.directory / "stderr.log").open("wb") as errors:
+        with (self.directory / ERRORS).open("wb") as errors:
             self._child = subprocess.Popen(  # noqa: S603  (a command of our own)
                 command(run, self.directory),
                 stdin=subprocess.DEVNULL,
@@ -63,7 +64,7 @@ class SlurmJob:
             self._stop()
         self._wait()
         if code := self._child.wait():
-            said = (self.directory / "stderr.log").read_text(errors="replace").strip().splitlines()
+            said = (self.directory / ERRORS).read_text(errors="replace").strip().splitlines()
             raise RunFailed(said[-1] if said else f"the run ended with exit code {code}")
 
     def checkpoint(self) -> Any:

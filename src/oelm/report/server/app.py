@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from oelm.errors import BadRecord, OelmError, UsageError
+from oelm.record.store import LOG
 from oelm.report.server.curves import Curves
 from oelm.report.server.folder import Folder
 from oelm.report.server.guard import LOCAL, REPORT_POLICY, Guard
@@ -113,7 +114,7 @@ class ResultsPage:
     def log(self, request: Request) -> Any:
         """Answer the end of a log, or what has been added to it."""
         offset = _number(request, "offset")
-        name = request.query_params.get("name", "training.log")
+        name = request.query_params.get("name", LOG)
         directory = self._run(request).seen.directory
         return log_view(self.folder, directory, name, None if offset is None else int(offset))
 

@@ -21,13 +21,13 @@ from pydantic import ValidationError
 from oelm.errors import BadRecord, OelmError
 from oelm.record.schema import MetricRecord, RunRecord, perplexity
 from oelm.record.stages import StageName, by_declaration, is_settled, stage_of
-from oelm.record.store import METRICS, RECORD, STUDY, read_record, read_study
+from oelm.record.store import METRICS, RECORD, SPEC, STUDY, read_record, read_study
 from oelm.report.page import PAGE, report_folder
 from oelm.report.server.folder import Folder
 from oelm.report.wording import Language
 from oelm.study import AnyStudy, Study
 
-SPEC, CLAIM = "spec.json", "claim."
+CLAIM = "claim."
 REPORTS = tuple(report_folder(Path(), lang).name for lang in get_args(Language))
 TAIL = 1 << 15
 """Bytes at the end of a curve in which the newest losses are looked for."""

@@ -14,12 +14,11 @@ from oelm.analysis.fairness import BOUND_LATER, meaning, shown
 from oelm.errors import BadRecord, UsageError
 from oelm.record.attention import ATTENTION, parsed
 from oelm.record.schema import RunRecord
-from oelm.record.store import METRICS, RECORD
+from oelm.record.store import ERRORS, LOG, METRICS, RECORD, SAMPLES, TIMING
 from oelm.report.server.folder import Folder
 from oelm.report.server.index import Index, Run
 
-LOGS = ("training.log", "stderr.log")
-SAMPLES, TIMING = "samples.txt", "timing_stats.json"
+LOGS = (LOG, ERRORS)
 RUN_FILES = (RECORD, METRICS, *LOGS, SAMPLES, ATTENTION, TIMING)
 REPORT_FORMATS = (".html", ".md", ".tex", ".csv", ".svg", ".png")
 LOG_BYTES = 1 << 16
