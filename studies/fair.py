@@ -46,11 +46,11 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...]) -> Study:
             model=SMALL,
             data=data,
             train=TrainSpec(
-                steps=2450, batch_size=8, learning_rate=3e-3, warmup_steps=200, eval_every=350, eval_tokens=32_768
+                steps=2450, batch_size=8, learning_rate=6e-3, warmup_steps=200, eval_every=350, eval_tokens=32_768
             ),
         ),
         arms=arms,
-        tuned={"train.learning_rate": (1.5e-3, 3e-3, 6e-3)},
+        tuned={"train.learning_rate": (3e-3, 6e-3, 1.2e-2)},
         tuning_seeds=(100,),
         seeds=(0, 1, 2),
     )

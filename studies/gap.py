@@ -29,11 +29,6 @@ def small_heads(name: str, heads: int = 8) -> Arm:
     return Arm(name=f"{name}-h{heads}", method=named_method(name), model={"num_heads": heads})
 
 
-def learned_positions(name: str) -> Arm:
-    """Return a method on a model with learned positions, as the published one."""
-    return Arm(name=f"{name}-learned-positions", method=named_method(name), model={"positions": "learned"})
-
-
 def thin(part: int) -> Arm:
     """Return trained Q and K of a fraction of the width."""
     return Arm(
@@ -41,7 +36,7 @@ def thin(part: int) -> Arm:
     )
 
 
-CONTROLS = ("baseline", "uniform", thin(12), learned_positions("baseline"), learned_positions("oelm-freeze"))
+CONTROLS = ("baseline", "uniform", thin(12))
 FROZEN = (
     "oelm-freeze",
     small_heads("oelm+core+diagonal+mix"),
@@ -49,7 +44,6 @@ FROZEN = (
     small_heads("oelm+core+low-rank=2+diagonal+mix", 16),
     small_heads("oelm+core+diagonal"),
     "oelm-low-rank",
-    "oelm+mix+bias+diagonal+temperature",
     small_heads("oelm+core"),
     small_heads("oelm-freeze"),
     "oelm-diagonal",
@@ -93,11 +87,11 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], seeds: tuple[i
             model=SMALL,
             data=data,
             train=TrainSpec(
-                steps=2450, batch_size=8, learning_rate=3e-3, warmup_steps=200, eval_every=350, eval_tokens=32_768
+                steps=2450, batch_size=8, learning_rate=6e-3, warmup_steps=200, eval_every=350, eval_tokens=32_768
             ),
         ),
         arms=arms,
-        tuned={"train.learning_rate": (1.5e-3, 3e-3, 6e-3)},
+        tuned={"train.learning_rate": (3e-3, 6e-3, 1.2e-2)},
         tuning_seeds=(100,),
         seeds=seeds,
     )

@@ -9,7 +9,7 @@ values; `copy:D` says again what stood D tokens before (docs/probes.md). What co
 head see the token before: with it finding by content takes one layer, without it two. The report draws entropy and
 distance of every head over training as well.
 
-One rate for all arms, the middle of studies/gap.py's grid, is a first look, not evidence; `tuned` is. Trials (LOG.md,
+One rate for all arms, the lowest of studies/gap.py's grid, is a first look, not evidence; `tuned` is. Trials (LOG.md,
 one seed) say what to expect of recall:4: shifted arms, frozen or not, solve it in 150 steps, while the plain baseline
 still guesses among the four values after 1500. So read there who finds the way, not who would in the end.
 """
