@@ -363,7 +363,9 @@ def test_what_heads_look_at_is_drawn_and_a_torn_file_is_told(study: Study, write
             append_attention(directory, AttentionRecord(step=step, entropy=HEADS, distance=HEADS))
     report(study, tmp_path)
     assert (tmp_path / "out" / "report" / "heads.svg").exists()
-    assert "layer 2" in (tmp_path / "out" / "report" / "heads-training.svg").read_text()
+    drawn = (tmp_path / "out" / "report" / "heads-training.svg").read_text()
+    assert "layer 0" in drawn  # numbered as methods number them
+    assert "layer 2" not in drawn
     for run in study.runs():
         (write_run(run) / ATTENTION).write_text('{"entropy": 3}\n')
     _, page, _ = report(study, tmp_path)
