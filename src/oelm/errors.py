@@ -8,7 +8,7 @@
     │   ├── BadShape          a head wider than its input, a layer or a role that the model lacks
     │   ├── SlurmUnreachable  no Slurm here, or one that does not answer
     │   ├── IncomparableRuns  runs that differ in more than the study declares
-    │   └── BadData           token files or tables that are missing, torn or do not fit (stories.NotAStory is one)
+    │   └── BadData           token files or tables that are missing, torn or do not fit
     ├── MethodError           the model is in a state that does not take the method
     │   ├── AlreadyApplied    a method stands on this model already
     │   └── UnusableWeight    a weight on the meta device, quantised, tied: nothing to draw into

@@ -16,8 +16,8 @@ has probability
     p = 1 / (n_1 n_2 ...).
 
 An option is the next piece of the text, and no option of a choice is a prefix of another (tested). So two
-sequences of choices never give one text, p is the probability of the *text*, and `parse` recovers the choices
-by walking the same grammar with a chooser that reads. The closing is itself an option, so the end of a story
+sequences of choices never give one text, p is the probability of the *text*, and a chooser that reads recovers the
+choices by walking the same grammar (the tests do). The closing is itself an option, so the end of a story
 is certain once it comes, and an end-of-text token costs nothing. Therefore
 
     floor = -(sum of log p over the stories of a file) / (tokens of the file)
@@ -31,21 +31,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as count_from
 
 from oelm.data.story_world import NOBODY, PEOPLE, PLACES, THINGS, Question, World
-from oelm.errors import BadData
 
 _NUMBERS = ("Two", "Three")
 _OPENINGS = (" First", " Then", " Next", " Soon", " At last")  # one for each event that a story can have
 _FEWEST_EVENTS = 2
 _CLOSING = " In the end"
-
-
-class NotAStory(BadData, ValueError):
-    """A text that the grammar of this module does not produce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,50 +262,3 @@ def generate(seed: int, count: int | None = None, start: int = 0) -> Iterator[St
     """Yield `count` stories from number `start` on (None: without end), so that any shard can be made alone."""
     for index in count_from(start) if count is None else range(start, start + count):
         yield story(seed, index)
-
-
-def parse(text: str) -> Story:
-    """Recover a story from its text: `parse(s.text) == s`.
-
-    Raises `NotAStory`, a `ValueError`, which names the place where the text stops being a story.
-    """
-
-    def read(pieces: Sequence[str], options: Sequence[str]) -> int:
-        told = "".join(pieces)
-        if text.startswith(told):
-            for index, option in enumerate(options):
-                if text.startswith(option, len(told)):
-                    return index
-        raise _refusal(text, [told + option for option in options])
-
-    found = _tell(read)
-    if found.text != text:
-        raise _refusal(text, [found.text])
-    return found
-
-
-def _refusal(text: str, possible: Sequence[str]) -> NotAStory:
-    end = max(_agreement(text, candidate) for candidate in possible)
-    expected = sorted({candidate[end : end + 20] for candidate in possible if candidate[:end] == text[:end]})
-    return NotAStory(
-        f"a story was to be parsed, but it stops being one at character {end}, after {text[max(0, end - 30) : end]!r}:"
-        f" found {text[end : end + 20] or 'the end'!r}, where {' or '.join(repr(e or 'the end') for e in expected)}"
-        " would do. Pass the text of one story, without separators before or after it."
-    )
-
-
-def _agreement(one: str, other: str) -> int:
-    """Return how many characters two texts have in common from their beginning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((position for position, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def floor(stories: Iterable[Story], num_tokens: int) -> float:
-    """Return the least average loss, in nats per token, on `stories` written as `num_tokens` tokens.
-
-    `num_tokens` counts every predicted token, end-of-text marks included: these cost nothing but are averaged
-    over.
-    """
-    if num_tokens < 1:
-        raise BadData(f"a floor per token was asked for {num_tokens} tokens; count the tokens of the same stories.")
-    return -math.fsum(each.log_probability for each in stories) / num_tokens
