@@ -56,6 +56,9 @@ FROZEN = (
     "oelm-temperature",
     "oelm-correlated",
 )
+FRAMES = ("oelm-random-matched+low-rank=4+diagonal+mix", "oelm-random+low-rank=4+diagonal+mix")
+"""Is it the frozen frame that the residual stands on? One that is not orthogonal, and one that is as good as none."""
+RANKS = ("oelm+low-rank=2+diagonal+mix", "oelm+low-rank=8+diagonal+mix")
 RATES = ("oelm+layer-rates=0.7",)
 PARTLY = (
     "oelm-q-only",
@@ -122,7 +125,7 @@ study = Study(
     seeds=(0, 1, 2),
 )
 scales = {
-    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *RATES, *PARTLY), ()),
+    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *FRAMES, *RANKS, *RATES, *PARTLY), ()),
     "speeches": small("gap-speeches", SPEECHES, FINAL, (0, 1, 2)),
     "imdb": small("gap-imdb", REVIEWS, FINAL, (0, 1, 2)),
     "medium-512": study,
