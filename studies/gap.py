@@ -39,13 +39,14 @@ def thin(part: int) -> Arm:
 CONTROLS = ("baseline", "uniform", thin(12))
 FROZEN = (
     "oelm-freeze",
-    "oelm+low-rank=4+diagonal+mix",
     "oelm+low-rank=3+bias+mix",
     "oelm+low-rank=2+bias+diagonal+mix",
-    "oelm+low-rank=4+diagonal+mix+gain=2",
+    "oelm+low-rank=1+bias+mix",
+    "oelm+bias+mix",
+    "oelm-bias",
+    "oelm+low-rank=4+diagonal+mix",
     small_heads("oelm+core+diagonal+mix"),
     "oelm-low-rank",
-    "oelm-bias",
     "oelm-mix",
     "oelm-shift",
     "oelm-diagonal",
@@ -56,9 +57,8 @@ FROZEN = (
     "oelm-temperature",
     "oelm-correlated",
 )
-FRAMES = ("oelm-random-matched+low-rank=4+diagonal+mix", "oelm-random+low-rank=4+diagonal+mix")
-"""Is it the frozen frame that the residual stands on? One that is not orthogonal, and one that is as good as none."""
-RANKS = ("oelm+low-rank=2+diagonal+mix", "oelm+low-rank=8+diagonal+mix")
+FRAMES = ("oelm-random-matched+low-rank=3+bias+mix", "oelm-random+low-rank=3+bias+mix")
+"""Is it the frozen frame that the repair stands on? One that is not orthogonal, and one that is as good as none."""
 RATES = ("oelm+layer-rates=0.7",)
 PARTLY = (
     "oelm-q-only",
@@ -125,7 +125,7 @@ study = Study(
     seeds=(0, 1, 2),
 )
 scales = {
-    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *FRAMES, *RANKS, *RATES, *PARTLY), ()),
+    "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *FRAMES, *RATES, *PARTLY), ()),
     "speeches": small("gap-speeches", SPEECHES, FINAL, (0, 1, 2)),
     "imdb": small("gap-imdb", REVIEWS, FINAL, (0, 1, 2)),
     "medium-512": study,

@@ -23,7 +23,7 @@ ARMS = (
     "oelm-random-matched",
     "oelm-shift",
     "oelm-mix",
-    "oelm+core",
+    "oelm+low-rank=4+diagonal+mix",
     "uniform",
 )
 study = Study(
