@@ -60,7 +60,11 @@ FROZEN = (
     "oelm-temperature",
     "oelm-correlated",
 )
-FRAMES = ("oelm-random-matched+low-rank=3+bias+mix", "oelm-random+low-rank=3+bias+mix")
+FRAMES = (
+    "oelm-random-matched+low-rank=3+bias+mix",
+    "oelm-random+low-rank=3+bias+mix",
+    "oelm-random+bias+mix",
+)
 """Is it the frozen frame that the repair stands on? One that is not orthogonal, and one that is as good as none."""
 RATES = ("oelm+layer-rates=0.7",)
 PARTLY = (
