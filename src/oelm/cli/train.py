@@ -74,7 +74,8 @@ def main(argv: list[str]) -> int:
 
 def _text(argv: list[str]) -> tuple[Arguments, RunSpec]:
     size = _value_of("--size", argv) or Arguments.size
-    asked = tyro.cli(Arguments, args=argv, default=Arguments(size=size, model=named_size(size)), prog="oelm train")
+    model = named_size(size).model_copy(update={"vocab_size": None})  # that of the data
+    asked = tyro.cli(Arguments, args=argv, default=Arguments(size=size, model=model), prog="oelm train")
     if asked.spec:
         return asked, _from_file(asked.spec)
     method, train = named_method(asked.method), train_task.steps_or_epochs(asked.train, argv)

@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--dataset", choices=CORPORA, default="tinystories")
     flags.add_argument("--data_path", type=Path, help="training tokens; default data/<dataset>/train.bin")
     flags.add_argument("--out_dir", type=Path, help="default outputs/<model_type>_<dataset>")
-    flags.add_argument("--resume", type=Path, help="a latest.pt or best.pt to continue from")
+    flags.add_argument("--resume", type=Path, help="a latest.pt to continue from; from a best.pt Adam starts anew")
     numbers: dict[str, int | float] = {
         "max_steps": 10000, "max_lr": 1e-4, "min_lr": 0.0, "warmup_steps": 1000, "batch_size": 8, "vocab_size": 50257,
         "d_model": 512, "num_layers": 6, "num_heads": 8, "d_ff": 2048, "seq_len": 512, "dropout": 0.1, "beta1": 0.9,

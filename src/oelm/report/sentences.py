@@ -307,8 +307,11 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     # Published
     "heading_published": ("Beside the published figures", "与论文数字对照"),
     "published_note": (
-        "The published figures are claims to compare with: one seed each, judged on the split they were tuned on.",
-        "论文数字仅供对照：每项只有一个种子，且评判与调参用的是同一个划分。",
+        (
+            "The published figures are claims to compare with: one seed each, the best look at the split they were "
+            "tuned on. Those here are of the end of training, on the test split where there is one."
+        ),
+        "论文数字仅供对照：每项只有一个种子，取自调参所用划分上的最好一次；此处为训练结束时的数字，有测试集则用测试集。",
     ),
     "published_id": ("published run", "论文实验"),
     "published_here": ("here", "此处"),

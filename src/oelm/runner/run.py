@@ -63,7 +63,7 @@ def execute(
     if processes() != run.train.processes:
         raise UsageError(
             f"train.processes={run.train.processes}, but {processes()} are running. Start the run with "
-            f"torchrun --nproc_per_node={run.train.processes}, or set train.processes."
+            f"torchrun --nproc_per_node={run.train.processes} -m oelm train ..., or set train.processes."
         )
     torch.set_num_threads(run.train.threads)
     keep_large_blocks()

@@ -36,6 +36,7 @@ class TrainSpec(Spec):
     """How much of the validation split is looked at along the way (None: all of it); at the end it is all of it."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     compiled: bool = False
+    """Train through torch.compile: minutes before the first step, and other bits."""
     device: Literal["cpu", "cuda"] = "cpu"
     threads: PositiveInt = 1
     """CPU threads: they belong to the run, because sums depend on them."""
@@ -43,6 +44,7 @@ class TrainSpec(Spec):
     """Data-parallel processes (torchrun's)."""
     checkpoint_every: NoEffect[PositiveInt] = 500
     tensorboard: NoEffect[bool] = False
+    """Write TensorBoard event files beside the curve (extra `tensorboard`)."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
