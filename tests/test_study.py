@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from oelm.errors import InvalidSpec, UnknownName, UsageError
 from oelm.record.stages import stage_of
 from oelm.spec.data import DataSpec
-from oelm.spec.method import METHODS
+from oelm.spec.method import METHODS, named_method
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
@@ -97,7 +97,7 @@ def test_an_axis_of_an_unknown_field_suggests_the_nearest():
     with pytest.raises(UnknownName, match="Did you mean 'train.learning_rate'"):
         make(axes={"train.learnig_rate": (1,)}).runs()
     with pytest.raises(UnknownName, match="field of a run"):
-        replaced(BASE, "seed.deeper", 1)
+        replaced(BASE, {"seed.deeper": 1})
 
 
 def test_a_value_that_does_not_fit_is_refused():
@@ -168,3 +168,9 @@ def test_a_listing_needs_a_label_for_every_run(study):
     twice = tuple(run.model_copy(update={"label": label}) for label in ("A", "B"))
     with pytest.raises(InvalidSpec, match="one run twice"):
         Listing(name="l", question="?", listed=twice).runs()
+
+
+def test_fields_that_fit_only_together_are_replaced_together():
+    arm = Arm(name="six", method=named_method("baseline"), model={"num_heads": 6, "model_dim": 96})
+    runs = make(arms=("baseline", arm)).runs()
+    assert {(run.model.num_heads, run.model.model_dim) for run in runs if run.arm == "six"} == {(6, 96)}

@@ -78,9 +78,14 @@ class Study(Spec):
             raise ValueError(f"seeds {sorted(shared)} tune and confirm; a setting must be confirmed by fresh seeds")
         if both := set(self.axes) & set(self.tuned):
             raise ValueError(f"{sorted(both)} is an axis and tuned; an axis is reported, a tuned field chosen")
-        for field, values in {**self.axes, **self.tuned}.items():
-            replaced(self.base, field, values[0])  # a field that no run has is refused here, with the nearest name
+        # A field that no run has is refused here, with the nearest name.
+        replaced(self.base, {field: values[0] for field, values in {**self.axes, **self.tuned}.items()})
         return self
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether every arm had a choice: a grid of one value fixes it for all."""
+        return any(len(values) > 1 for values in self.tuned.values())
 
     @property
     def is_screen(self) -> bool:
@@ -123,9 +128,7 @@ class Study(Spec):
 
     def _run(self, arm: Arm, values: Setting, seed: int) -> RunSpec:
         run = self.base.model_copy(update={"arm": arm.name, "method": arm.method, "seed": seed})
-        for field, value in {**{f"model.{name}": value for name, value in arm.model.items()}, **values}.items():
-            run = replaced(run, field, value)
-        return run
+        return replaced(run, {**{f"model.{name}": value for name, value in arm.model.items()}, **values})
 
 
 class Listing(Spec):
@@ -181,19 +184,21 @@ def _product(values: Mapping[str, Sequence[Any]]) -> list[Setting]:
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
 
 
-def replaced(run: RunSpec, field: str, value: Any) -> RunSpec:
-    """Return the run with one dotted field replaced, validated anew."""
+def replaced(run: RunSpec, fields: Setting) -> RunSpec:
+    """Return the run with some dotted fields replaced, all at once: one may fit only with another."""
     plain = run.model_dump(mode="python")
-    *path, last = field.split(".")
-    inner = plain
-    for name in path:
-        inner = _descend(inner, name, field)
-    _descend(inner, last, field)
-    inner[last] = value
+    for field, value in fields.items():
+        *path, last = field.split(".")
+        inner = plain
+        for name in path:
+            inner = _descend(inner, name, field)
+        _descend(inner, last, field)
+        inner[last] = value
     try:
         return RunSpec.model_validate(plain)
     except ValidationError as error:
-        raise InvalidSpec(f"{field}={value!r} does not fit the run: {in_words(error)}") from error
+        wish = ", ".join(f"{field}={value!r}" for field, value in fields.items())
+        raise InvalidSpec(f"{wish} does not fit the run: {in_words(error)}") from error
 
 
 def at(holder: Any, field: str) -> Any:

@@ -267,7 +267,8 @@ def _build_in(architecture: Architecture, model: nn.Module, projections: list[Pr
 def _specialise(
     architecture: Architecture, model: nn.Module, projections: list[Projection], method: MethodSpec
 ) -> None:
-    if method.init.shape == "slice" and {"q", "k"} <= set(method.freeze.roles) and method.init.gain == 1:
+    stays = {"q", "k"} <= set(method.freeze.roles) and not method.schedule.moves
+    if method.init.shape == "slice" and method.init.gain == 1 and stays:
         for projection in queries_and_keys(projections):
             architecture.specialise(model, projection)
 

@@ -79,7 +79,7 @@ def test_on_a_pretrained_model_fresh_draws_are_compared_with_fresh_draws_alone(s
     assert (found[0].whole.start, found[0].whole.end) == ("oelm-random", "oelm-freeze")
     without = {name: name for name in names if name not in ("oelm-random", "oelm-random-matched", "oelm-freeze")}
     assert steps(ablations(compared(bert, make_record, without))) == freezing
-    scratch = replaced(bert.base, "model.pretrained", value=False)
+    scratch = replaced(bert.base, {"model.pretrained": False})
     (whole, _) = ablations(compared(bert.model_copy(update={"base": scratch}), make_record, names))
     assert steps([whole])[0][0] == ("freezing", "baseline", "frozen-as-is")
 

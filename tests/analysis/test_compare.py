@@ -74,6 +74,7 @@ def test_a_diverged_run_is_listed_and_its_arm_cannot_pass_without_it(study: Stud
         assert comparison.rows[1].difference is not None
         assert comparison.rows[1].difference.verdict == "met"
         assert comparison.rows[1].verdict == "undecided"
+        assert comparison.rows[1].more_seeds is None, "no seed would undo that one was lost"
 
 
 def test_a_diverged_reference_blocks_a_pass_as_well(study: Study, make_record: Any) -> None:
@@ -153,7 +154,7 @@ def test_runs_from_different_machines_are_noted(study: Study, make_record: Any) 
 def test_a_folder_is_compared_with_everything_in_it_accounted_for(study: Study, write_run: Any, tmp_path: Path) -> None:
     for run in study.runs():
         write_run(run, LOSSES[run.arm, run.seed])
-    write_run(replaced(study.runs()[0], "train.steps", 50))
+    write_run(replaced(study.runs()[0], {"train.steps": 50}))
     (tmp_path / "runs" / "torn").mkdir()
     (tmp_path / "runs" / "torn" / "record.json").write_text("{")
     comparison = compare_folder(study, tmp_path / "runs")

@@ -20,7 +20,7 @@ def whole(study: Study, make_record: Any) -> list[tuple[Path, Any]]:
 def changed(study: Study, make_record: Any, field: str, value: Any, arm: str = "oelm-freeze") -> Any:
     """Return the study's records, with one field changed in those of one arm."""
     return [
-        (Path(str(number)), make_record(replaced(run, field, value) if run.arm == arm else run))
+        (Path(str(number)), make_record(replaced(run, {field: value}) if run.arm == arm else run))
         for number, run in enumerate(study.runs())
     ]
 
@@ -65,7 +65,7 @@ def test_another_kind_of_model_is_refused(study: Study, make_record: Any) -> Non
 
 def test_two_seeds_of_one_arm_are_told_apart(study: Study, make_record: Any) -> None:
     first, *_, last = (run for run in study.runs() if run.arm == "baseline")
-    records = [(Path("a"), make_record(first)), (Path("b"), make_record(replaced(last, "train.steps", 50)))]
+    records = [(Path("a"), make_record(first)), (Path("b"), make_record(replaced(last, {"train.steps": 50})))]
     with pytest.raises(IncomparableRuns, match="'baseline' with seed 2 and 'baseline' with seed 0 differ"):
         compare(study, records)
 
@@ -96,7 +96,7 @@ def test_without_the_reference_arm_the_others_are_still_guarded(study: Study, ma
     runs = [run for run in wider.runs() if run.arm != "baseline"]
     records = [(Path(str(i)), make_record(run)) for i, run in enumerate(runs)]
     odd = next(run for run in runs if run.arm == "oelm-freeze" and run.seed == 2)
-    records[runs.index(odd)] = (Path("odd"), make_record(replaced(odd, "model.qk_head_size", 4)))
+    records[runs.index(odd)] = (Path("odd"), make_record(replaced(odd, {"model.qk_head_size": 4})))
     with pytest.raises(IncomparableRuns, match=r"model\.qk_head_size"):
         compare(wider, records)
 
@@ -145,7 +145,7 @@ def test_an_arm_the_study_does_not_have_is_refused(study: Study, make_record: An
 
 
 def test_selection_tells_where_a_foreign_record_departs_from_the_nearest_run(study: Study, make_record: Any) -> None:
-    own, longer = study.runs()[1], replaced(study.runs()[1], "train.steps", 999)
+    own, longer = study.runs()[1], replaced(study.runs()[1], {"train.steps": 999})
     members, ignored = select(study, [(Path("own"), make_record(own)), (Path("long"), make_record(longer))])
     assert [directory for directory, _ in members] == [Path("own")]
     assert [(item.directory, item.differs) for item in ignored] == [(Path("long"), {"train.steps": (999, 100)})]
@@ -165,7 +165,7 @@ def test_selection_tells_where_a_foreign_record_departs_from_the_nearest_run(stu
     ],
 )
 def test_two_runs_mean_the_same_exactly_if_they_have_the_same_fingerprint(study: Study, field: str, value: Any) -> None:
-    one, other = study.base, replaced(study.base, field, value)
+    one, other = study.base, replaced(study.base, {field: value})
     assert (meaning(one) == meaning(other)) == (fingerprint(one) == fingerprint(other))
 
 

@@ -19,7 +19,7 @@ def test_runs_of_one_corpus_are_compared_without_a_study(study: Study, make_reco
 
 def test_an_undeclared_difference_is_refused_and_told_when_forced(study: Study, make_record: Any) -> None:
     found = [
-        (Path(str(n)), make_record(replaced(run, "train.learning_rate", 1e-3) if run.arm != "baseline" else run))
+        (Path(str(n)), make_record(replaced(run, {"train.learning_rate": 1e-3}) if run.arm != "baseline" else run))
         for n, run in enumerate(study.runs())
     ]
     with pytest.raises(IncomparableRuns, match=r"differ in train\.learning_rate \(0\.001, 0\.0003\)"):
@@ -40,13 +40,13 @@ def test_arms_that_share_a_name_and_not_a_method_are_told_apart(study: Study, ma
 
 def test_runs_from_different_corpora_have_nothing_to_be_compared_with(study: Study, make_record: Any) -> None:
     one, other = study.runs()[:2]
-    found = [(Path("a"), make_record(one)), (Path("b"), make_record(replaced(other, "data.corpus", "speeches")))]
+    found = [(Path("a"), make_record(one)), (Path("b"), make_record(replaced(other, {"data.corpus": "speeches"})))]
     with pytest.raises(IncomparableRuns, match=r"only arm on data\.corpus stories.*speeches"):
         gather(found)
 
 
 def test_two_draws_of_one_corpus_are_two_comparisons(study: Study, make_record: Any) -> None:
-    runs = [*study.runs(), *(replaced(run, "data.seed", 1) for run in study.runs())]
+    runs = [*study.runs(), *(replaced(run, {"data.seed": 1}) for run in study.runs())]
     found = [(Path(f"{n:02}"), make_record(run)) for n, run in enumerate(runs)]
     assert [item.study.name for item in gather(found).comparisons] == ["stories (as it is)", "stories (seed 1)"]
 
@@ -54,7 +54,7 @@ def test_two_draws_of_one_corpus_are_two_comparisons(study: Study, make_record: 
 def test_a_sweep_that_is_forced_keeps_one_run_per_seed_and_names_what_the_others_differ_in(
     study: Study, make_record: Any
 ) -> None:
-    runs = [*study.runs(), *(replaced(run, "train.learning_rate", 1e-3) for run in study.runs())]
+    runs = [*study.runs(), *(replaced(run, {"train.learning_rate": 1e-3}) for run in study.runs())]
     found = [(Path(f"{n:02}"), make_record(run)) for n, run in enumerate(runs)]
     (comparison,) = gather(found, force=True).comparisons
     assert len(comparison.ignored) == 6

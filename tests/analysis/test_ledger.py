@@ -18,15 +18,26 @@ from oelm.study import Study, replaced
 
 
 def tuned(study: Study, arms: tuple[str, ...]) -> Study:
-    """Tune every arm, on a grid of one value: what matters here is that all were."""
-    grid = {"train.learning_rate": (study.base.train.learning_rate,)}
+    """Tune every arm, on a grid whose middle value is the best of all."""
+    middle = study.base.train.learning_rate
+    grid = {"train.learning_rate": (middle / 2, middle, middle * 2)}
     fields = study.model_dump(exclude={"arms", "tuned", "tuning_seeds", "reference"})
     return Study(**fields, arms=arms, reference=arms[0], tuned=grid, tuning_seeds=(100,))
 
 
+def _worse(path: Path, record: RunRecord) -> tuple[Path, RunRecord]:
+    assert record.result is not None
+    accuracy = record.result.val_accuracy
+    worse = {"val_loss": record.result.val_loss + 1, "val_accuracy": accuracy and accuracy / 2}
+    return path, record.model_copy(update={"result": record.result.model_copy(update=worse)})
+
+
 def in_two_stages(study: Study, found: Callable[[RunSpec], tuple[Path, RunRecord]]) -> Comparison:
     """Carry out the tuning, then what confirms it."""
-    tuning = [found(run) for run in stage_of(study, {}).tune]
+    middle = study.base.train.learning_rate
+    tuning = [
+        found(run) if run.train.learning_rate == middle else _worse(*found(run)) for run in stage_of(study, {}).tune
+    ]
     stage = stage_of(study, by_declaration(record for _, record in tuning))
     return compare(study, [*tuning, *(found(run) for run in stage.confirm)])
 
@@ -150,7 +161,7 @@ def test_a_pretrained_encoder_cannot_show_that_classification_tolerates_freezing
     arms = {"baseline": 0.0, "oelm-from-current": 0.001}
     claim: Claim = "classification-tolerates-freezing"
     assert entry(claim, compared(bert, make_record, arms, accuracy=0.9)).verdict == "undecided"
-    scratch = bert.model_copy(update={"base": replaced(bert.base, "model.pretrained", value=False)})
+    scratch = bert.model_copy(update={"base": replaced(bert.base, {"model.pretrained": False})})
     fresh = {"baseline": 0.0, "oelm-freeze": 0.001}
     assert entry(claim, compared(scratch, make_record, fresh, accuracy=0.9)).verdict == "supported"
     assert entry(claim, compared(scratch, make_record, fresh, accuracy=0.52)).verdict == "undecided"  # at chance
@@ -221,7 +232,7 @@ def test_fewer_epochs_are_decided_by_pairs_of_seeds_and_never_by_one(
     study = tuned(bert.model_copy(update={"seeds": tuple(range(len(reached)))}), ("baseline", "oelm-from-current"))
 
     def found(run: RunSpec) -> tuple[Path, RunRecord]:
-        directory = tmp_path / f"{run.arm}-{run.seed}"
+        directory = tmp_path / f"{run.arm}-{run.seed}-{run.train.learning_rate}"
         directory.mkdir()
         at = 100 if run.arm == "baseline" or run.seed not in range(len(reached)) else reached[run.seed]
         last = 0.5 if at else 0.6

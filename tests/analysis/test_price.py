@@ -123,3 +123,19 @@ def test_a_control_of_another_model_is_no_control(study: Study, make_record: Any
     wide = study.model_copy(update={"arms": arms})
     records = [(Path(str(n)), make_record(run, 1.5 + 0.01 * run.seed)) for n, run in enumerate(wide.runs())]
     assert same_repairs(compare(wide, records)) == []
+
+
+def test_a_declared_margin_of_one_percent_is_asked_about_once(study: Study, make_record: Any) -> None:
+    comparison = compared(study, make_record, {"baseline": 0.0, REPAIRED: 0.1}, margin=1.0)
+    assert [item.kind for item in cheapest(comparison)] == ["frozen", "trained"]
+
+
+def test_arms_without_a_repair_have_no_control_for_one(study: Study, make_record: Any) -> None:
+    arms = (
+        Arm(name="baseline", method=named_method("baseline")),
+        Arm(name="thin", method=named_method("baseline"), model={"qk_head_size": 4}),
+        Arm(name="thin and frozen", method=named_method("oelm-freeze"), model={"qk_head_size": 4}),
+    )
+    wide = study.model_copy(update={"arms": arms})
+    records = [(Path(str(n)), make_record(run, 1.5 + 0.01 * run.seed)) for n, run in enumerate(wide.runs())]
+    assert same_repairs(compare(wide, records)) == []

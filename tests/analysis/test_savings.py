@@ -10,7 +10,7 @@ from oelm.analysis.fairness import Evidence
 from oelm.analysis.savings import Saving, qk_trained, savings
 from oelm.record.schema import CostRecord, ParametersRecord, SecondsRecord
 from oelm.spec.method import named_method
-from oelm.study import Study
+from oelm.study import Arm, Study
 
 
 def cost(removed: int, optimizer: int = 800) -> CostRecord:
@@ -82,3 +82,13 @@ def test_what_is_trained_of_q_and_k_counts_repairs_and_schedules(
     reference = run("baseline", total=1000, trainable=1000, frozen=0, qk=200)
     own = run(method, total=1000, trainable=1000 - frozen, frozen=frozen, qk=qk, repair=repair)
     assert qk_trained(own, reference) == pytest.approx(share)
+
+
+def test_what_a_schedule_begins_with_is_not_what_it_saves(study: Study, make_record: Any) -> None:
+    schedule = study.model_copy(
+        update={"arms": (study.arms[0], Arm(name="late", method=named_method("unfreeze-late:0.7")))}
+    )
+    found = saved(schedule, make_record, 0.57)
+    assert (found.trained, found.optimizer, found.flops) == (None, None, None)
+    assert found.time == pytest.approx(0.57, abs=0.002)
+    assert not found.unexplained

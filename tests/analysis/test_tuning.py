@@ -8,9 +8,10 @@ import pytest
 
 from oelm.analysis.compare import Comparison, compare
 from oelm.analysis.tuning import sensitivities
+from oelm.errors import IncomparableRuns
 from oelm.record.stages import by_declaration, stage_of
 from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import NUMERICS, RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
 from oelm.study import Study
 
@@ -98,3 +99,28 @@ def test_a_screen_tunes_confirms_nothing_and_ranks_its_arms(make_record: Any) ->
 def test_a_study_without_any_seed_is_refused() -> None:
     with pytest.raises(ValueError, match="seeds is empty"):
         tuned_study(seeds=(), tuned={}, tuning_seeds=())
+
+
+def test_a_tuning_run_counts_once_whatever_copies_and_older_results_lie_beside_it(make_record: Any) -> None:
+    study = tuned_study(seeds=())
+    found = [(Path(str(n)), make_record(run, loss(run))) for n, run in enumerate(stage_of(study, {}).tune)]
+    older = (Path("older"), make_record(found[0][1].spec, 1.0, numerics=0))
+    comparison = compare(study, [older, (Path("copy"), found[1][1].model_copy()), *found])
+    assert len(comparison.tuning) == len(found)
+    assert {str(item.directory): (item.differs, item.twin) for item in comparison.ignored} == {
+        "older": ({"numerics": (0, NUMERICS)}, None), "copy": ({}, Path("1")),
+    }  # fmt: skip
+    assert sensitivities(comparison) == sensitivities(compare(study, found))
+
+
+def test_arms_that_were_tuned_on_different_bytes_are_refused(make_record: Any) -> None:
+    study = tuned_study(seeds=())
+    runs = stage_of(study, {}).tune
+    found = [(Path(str(n)), make_record(run, checksum="c0ffee" if n else "decade")) for n, run in enumerate(runs)]
+    with pytest.raises(IncomparableRuns, match="different bytes"):
+        compare(study, found)
+
+
+def test_a_grid_of_one_value_tunes_nothing() -> None:
+    assert tuned_study().is_tuned
+    assert not tuned_study(tuned={"train.learning_rate": (1e-3,)}).is_tuned

@@ -123,3 +123,14 @@ def test_a_run_without_a_number_is_a_gap_with_a_name(
     code, out, _ = called(capsys, tmp_path / "runs")
     assert code == 0
     assert "no figure: oelm-freeze with seed 1 (diverged)" in out
+
+
+def test_a_screen_is_shown_as_it_ranks(tuned_study: Any, write_run: Any, tmp_path: Path, capsys: Any) -> None:
+    study = tuned_study(seeds=())
+    for run in stage_of(study, {}).tune:
+        write_run(run, 1.5 + 0.1 * (run.arm != "baseline"))
+    write_study(tmp_path / "runs", study)
+    code, out, _ = called(capsys, tmp_path / "runs")
+    assert code == 0
+    assert "1.5100" in out
+    assert "+10.5 %" in out, "the distance of the best settings"

@@ -50,6 +50,7 @@ def test_transformers_loads_it_from_disk_and_generates_the_same_text(tmp_path):
     model = trained("oelm-freeze")
     export(model, tmp_path / "gpt2")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2")
+    assert loaded.config.eos_token_id is None, "GPT-2's own would be no id of this vocabulary"
     text = loaded.generate(IDS[:1, :4], max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 4:].tolist()
     assert text == list(generate(model, IDS[0, :4].tolist(), new_tokens=12, temperature=0))
 
@@ -79,7 +80,7 @@ def test_a_folder_with_something_in_it_is_not_overwritten(tmp_path):
 
 
 def test_gpt2s_own_vocabulary_goes_along(tmp_path):
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     from oelm.data.tokenizer import gpt2_tokenizer
 
@@ -90,3 +91,5 @@ def test_gpt2s_own_vocabulary_goes_along(tmp_path):
     text = "Once upon a time, 12 friends' houses stood  here.\n"
     ids = AutoTokenizer.from_pretrained(tmp_path / "gpt2")(text).input_ids
     assert ids == ours.encode_batch([text])[0].tolist()
+    assert AutoConfig.from_pretrained(tmp_path / "gpt2").eos_token_id == 50256
+    assert GenerationConfig.from_pretrained(tmp_path / "gpt2").eos_token_id == 50256

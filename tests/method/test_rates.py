@@ -1,6 +1,7 @@
 """Learning-rate multipliers."""
 
 import pytest
+from torch import nn
 
 from oelm.errors import BadShape
 from oelm.method.rates import layer_prefixes, multipliers
@@ -50,3 +51,10 @@ def test_a_layer_that_does_not_exist_is_refused(model):
 def test_one_layer_under_two_numbers_is_refused(model):
     with pytest.raises(BadShape, match=r"layer 1 twice: -1"):
         rated(model, layers={-1: 0.5, 1: 0.1})
+
+
+def test_a_number_before_that_of_the_layer_is_no_layer():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3)
+    model = nn.Sequential(nn.Embedding(5, 8), encoder)
+    prefixes = layer_prefixes(architecture_of(model).projections(model))
+    assert prefixes == {"1.layers.0": 0, "1.layers.1": 1, "1.layers.2": 2}

@@ -229,6 +229,25 @@ def test_what_cannot_be_counted_is_told_in_words():
         training_cost(nn.TransformerEncoderLayer(32, 4), 1, 8)
 
 
+@pytest.mark.parametrize("method", ["oelm-freeze", "oelm-bias"])
+def test_activations_are_those_that_autograd_really_keeps_fused_attention_or_not(method):
+    model = GPT(NANO)
+    oelm.apply(model, method)
+    kept = {}
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is given out again
+        return tensor
+
+    ids = torch.zeros(2, 32, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(ids, ids)
+    real = sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in own)
+    assert loss.requires_grad
+    assert training_cost(model, 2, 32).activation_bytes == pytest.approx(real, rel=0.08)
+
+
 PEAK = r"""
 import json, re, sys, torch
 from pathlib import Path

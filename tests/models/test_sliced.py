@@ -35,3 +35,15 @@ def test_once_unfrozen_it_multiplies_by_its_weight():
 def test_a_dense_weight_is_refused():
     with pytest.raises(ValueError, match="signed unit vectors"):
         SlicedLinear(nn.Linear(8, 8, bias=False))
+
+
+def test_once_trained_it_multiplies_by_its_weight_though_it_is_frozen_again():
+    dense = nn.Linear(8, 8, bias=False)
+    dense.weight = nn.Parameter(torch.eye(8), requires_grad=False)
+    sliced, x = SlicedLinear(dense), torch.randn(2, 8)
+    sliced.weight.requires_grad_(True)
+    sliced(x).sum().backward()
+    with torch.no_grad():
+        sliced.weight.add_(0.1)
+    sliced.weight.requires_grad_(False)
+    assert torch.equal(sliced(x), x @ sliced.weight.T)

@@ -174,3 +174,13 @@ def test_records_of_another_numerics_choose_nothing(tuned_study, make_record):
     assert stage_of(tuned_study(), by_declaration(make_record(run, loss(run)) for run in runs)).name == "confirm"
     old = by_declaration(make_record(run, loss(run), numerics=0) for run in runs)
     assert stage_of(tuned_study(), old).name == "tune"
+
+
+def test_where_every_setting_diverges_the_grid_grows_downwards(tuned_study, make_record):
+    study = tuned_study((4e-3, 2e-3, 1e-3))
+    runs = stage_of(study, {}).tune
+    lost = {"status": "failed", "result": None, "error": "nan", "failure": "diverged"}
+    loss = bowl({"baseline": 2e-3, "oelm-freeze": 2e-3})
+    records = [make_record(run, **lost) if run.arm == "baseline" else make_record(run, loss(run)) for run in runs]
+    grown = {run.train.learning_rate for run in stage_of(study, by_declaration(records)).tune}
+    assert grown == {4e-3, 2e-3, 1e-3, 5e-4}

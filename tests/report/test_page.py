@@ -176,7 +176,7 @@ def test_nothing_disappears(study: Study, write_run: Any, tmp_path: Path) -> Non
     write_run(third, status="running", step=7, result=None)
     for run in rest[:-1]:
         write_run(run)
-    write_run(replaced(first, "train.steps", 50))
+    write_run(replaced(first, {"train.steps": 50}))
     (tmp_path / "runs" / "torn").mkdir()
     (tmp_path / "runs" / "torn" / RECORD).write_text('{"schema')
     _, page, text = report(study, tmp_path)
@@ -307,7 +307,7 @@ def test_runs_from_different_corpora_and_later_versions_are_told_apart_and_told(
     study: Study, write_run: Any, tmp_path: Path
 ) -> None:
     filled(study, write_run)
-    write_run(replaced(study.runs()[0], "data.corpus", "speeches"))
+    write_run(replaced(study.runs()[0], {"data.corpus": "speeches"}))
     later = tmp_path / "runs" / "later"
     later.mkdir()
     (later / RECORD).write_text('{"schema_version": 99}')

@@ -33,7 +33,7 @@ RUN = RunSpec(model=GPT_SIZES["nano"])
     ],
 )
 def test_whatever_can_change_the_numbers_changes_the_fingerprint(field, value):
-    assert fingerprint(replaced(RUN, field, value)) != fingerprint(RUN)
+    assert fingerprint(replaced(RUN, {field: value})) != fingerprint(RUN)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_whatever_can_change_the_numbers_changes_the_fingerprint(field, value):
     ],
 )
 def test_names_places_and_how_often_to_save_do_not(field, value):
-    assert fingerprint(replaced(RUN, field, value)) == fingerprint(RUN)
+    assert fingerprint(replaced(RUN, {field: value})) == fingerprint(RUN)
 
 
 def test_text_and_labelled_text_of_one_name_are_two_runs():
@@ -69,7 +69,7 @@ def test_the_fingerprint_survives_json():
 
 
 def test_a_field_at_its_default_leaves_the_fingerprint_alone():
-    assert fingerprint(replaced(RUN, "train.weight_decay", RUN.train.weight_decay)) == fingerprint(RUN)
+    assert fingerprint(replaced(RUN, {"train.weight_decay": RUN.train.weight_decay})) == fingerprint(RUN)
     assert "train" not in RUN.meaning()
 
 

@@ -117,7 +117,8 @@ def noise_of(comparison: Comparison) -> tuple[Noise, list[str]]:
         reference = _losses(comparison.reference(cell), complaints)
         for row in comparison.rows:
             own = _losses(row, complaints) if row.cell == cell and row.difference else {}
-            if shared := set(own) & set(reference):
+            shared = set(own) & set(reference)
+            if shared and next(iter(own.values())).size > 1:  # a single document has nothing to be drawn anew from
                 nested = len(shared) >= LEAST_SEEDS
                 try:
                     interval = evaluation_noise(own, reference, over_seeds=nested)

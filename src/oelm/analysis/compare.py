@@ -26,9 +26,9 @@ from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure
 from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import RunRecord
-from oelm.record.stages import Stage, by_declaration, stage_of
+from oelm.record.stages import Stage, by_declaration, of_these_numerics, stage_of
 from oelm.record.store import find_records
-from oelm.spec.run import declared, fingerprint
+from oelm.spec.run import NUMERICS, declared, fingerprint
 from oelm.study import Study, at
 
 Found = tuple[Path, RunRecord]
@@ -137,10 +137,11 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False) -> C
     """
     records = list(records)
     stage = stage_of(study, by_declaration(record for _, record in records))
-    tuning, evidence = _assigned(study, stage, records)
-    unfair = tuple(complaints(study, stage.confirm, evidence)) if force else ()
+    found, evidence = _assigned(study, stage, records)
+    tuning, repeated = _tuned_once(found)
+    unfair = tuple(complaints(study, stage.confirm, evidence, tuning)) if force else ()
     if not force:
-        check(study, stage.confirm, evidence)
+        check(study, stage.confirm, evidence, tuning)
     kept, twins = _without_twins(study, evidence)
     measure = measure_of(study.base.data, [item.record.result for item in kept.values()])
     margin = margin_of(measure, study.margin)
@@ -156,7 +157,8 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False) -> C
     matrix = Matrix(study, measure, margin, whole, lost)
     rows = tuple(row for cell in cells for row in matrix.rows(arms, cell))
     return Comparison(
-        study, stage, measure, margin, rows, (*_tuning_gaps(study, stage, tuning), *gaps), twins, tuple(tuning),
+        study, stage, measure, margin, rows, (*_tuning_gaps(study, stage, tuning), *gaps), (*twins, *repeated),
+        tuple(tuning),
         _mixed(whole.values()), unfair,
     )  # fmt: skip
 
@@ -183,6 +185,22 @@ def _assigned(study: Study, stage: Stage, records: Iterable[Found]) -> tuple[lis
             )
         rest.append(Evidence(arm, directory, record))
     return tuning, rest
+
+
+def _tuned_once(found: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored]]:
+    """Keep the one record of each tuning run that its choice rests on; the others are told."""
+    keys = [fingerprint(declared(item.spec)) for item in found]
+    of_run = of_these_numerics(zip(keys, (item.record for item in found), strict=True))
+    kept = {key: item for key, item in zip(keys, found, strict=True) if of_run.get(key) is item.record}
+    ignored = []
+    for key, item in zip(keys, found, strict=True):
+        twin = kept.get(key)
+        if twin is item:
+            continue
+        differs = {"numerics": (item.record.numerics, NUMERICS)} if item.record.numerics != NUMERICS else {}
+        path = twin.directory if twin and not differs else None
+        ignored.append(Ignored(item.directory, item.arm, item.spec.seed, differs, twin=path))
+    return list(kept.values()), ignored
 
 
 def _without_twins(study: Study, evidence: Sequence[Evidence]) -> tuple[dict[Place, Evidence], tuple[Ignored, ...]]:

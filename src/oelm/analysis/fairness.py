@@ -40,16 +40,18 @@ class Evidence:
         return self.record.spec
 
 
-def check(study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence]) -> None:
+def check(study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence], tuning: Sequence[Evidence] = ()) -> None:
     """Raise IncomparableRuns, naming the field and both values, unless the runs are fair to one another.
 
     `runs` are the study's own at its stage: each arm at the setting that it was tuned to.
     """
-    for complaint in complaints(study, runs, evidence):
+    for complaint in complaints(study, runs, evidence, tuning):
         raise IncomparableRuns(complaint)
 
 
-def complaints(study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence]) -> Iterator[str]:
+def complaints(
+    study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence], tuning: Sequence[Evidence] = ()
+) -> Iterator[str]:
     """Say everything that makes the runs unfair to one another, a sentence per field."""
     arms = {arm.name: arm for arm in study.arms}
     yield from _of_declared(study, runs, arms, evidence)
@@ -61,7 +63,9 @@ def complaints(study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidenc
         "Results changed between these versions of the program: run the older ones again, or keep them in a "
         "folder of their own.",
     )
-    data_vary = covers(("data",), *study.axes)
+    complete += [item for item in tuning if item.record.status == "complete"]
+    # The bytes of labelled text are those that its model reads, so they go with the model, too.
+    data_vary = covers(("data", "model"), *study.axes)
     for cell in sorted({cell_of(study, item.spec) for item in complete}) if data_vary else [None]:
         yield from _of_unequal(
             BOUND_LATER,

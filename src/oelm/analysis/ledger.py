@@ -108,7 +108,7 @@ def frozen_rows(comparison: Comparison) -> Iterator[Row]:
 
 def _can_decide(comparison: Comparison, row: Row) -> bool:
     """Whether a comparison says anything about quality: every arm tuned, and attention mattered."""
-    if not comparison.study.tuned or row.at_chance:
+    if not comparison.study.is_tuned or row.at_chance:
         return False
     return not is_language(comparison) or _uses_attention(comparison, row.cell)
 

@@ -21,7 +21,7 @@ from oelm.analysis.statistics import Difference
 from oelm.spec.method import MethodSpec
 from oelm.study import Arm
 
-CLOSE = math.log(1.01)
+CLOSE = math.log1p(0.01)
 """The second margin that is asked about: a loss of 1 % of perplexity is one that nobody would mind."""
 
 Kind = Literal["frozen", "partly", "trained"]
@@ -129,7 +129,7 @@ def _cheapest(
 
 def _controls(comparison: Comparison, frozen: Arm) -> Iterator[Arm]:
     method = frozen.method
-    if kind_of(method) != "frozen":
+    if kind_of(method) != "frozen" or not method.repair.active():
         return
     trained = MethodSpec(repair=method.repair, rates=method.rates, sites=method.sites)
     for arm in comparison.study.arms:

@@ -107,7 +107,8 @@ class Matrix:
             if verdict and among and among.p > 1 - CONFIDENCE:
                 verdict = "undecided"
             more = None
-            if row.judgement and among and verdict == "undecided":
+            overruled = row.judgement is not None and row.verdict != row.judgement.verdict  # no seed would undo that
+            if row.judgement and among and verdict == "undecided" and not overruled:
                 more = row.judgement.more_seeds(1 - (1 - CONFIDENCE) / among.times)
             yield replace(
                 row, pooled=pooled.get(row.arm), adjusted=among.p if among else None, verdict=verdict, more_seeds=more

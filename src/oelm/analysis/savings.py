@@ -22,7 +22,10 @@ SINGLE_RUN_NOISE = 0.10
 
 @dataclass(frozen=True)
 class Saving:
-    """One arm against the reference. Shares are of the reference's; None where the records do not say."""
+    """One arm against the reference. Shares are of the reference's; None where the records do not say.
+
+    Nor do they for a schedule, what trains and what a step costs changing on the way.
+    """
 
     arm: str
     cell: Cell
@@ -36,7 +39,7 @@ class Saving:
     """Of the peak of memory, as measured, the mean over shared seeds."""
     memory_interval: Interval | None
     flops: float | None
-    """Of a training step's FLOPs, as the run begins."""
+    """Of a training step's FLOPs."""
     time: float | None
     """Of the training seconds per step, as the runs had them, the mean over shared seeds."""
     time_interval: Interval | None
@@ -79,18 +82,21 @@ def savings(comparison: Comparison) -> list[Saving]:
 
 
 def _saving(row: Row, reference: Row) -> Saving:
-    own, other = row.evidence[0].record, reference.evidence[0].record
+    first, other = row.evidence[0], reference.evidence[0].record
     times, peaks = _paired(row, reference, _step_seconds), _paired(row, reference, _peak)
-    trained = (own.parameters, other.parameters)
+    # Records count what a run begins with: of one that freezes or unfreezes on the way that says little.
+    begun = None if first.spec.method.schedule.moves else first.record
+    trained = (begun.parameters if begun else None, other.parameters)
+    cost = (begun.cost if begun else None, other.cost)
     return Saving(
         arm=row.arm,
         cell=row.cell,
         trained=1 - trained[0].trainable / trained[1].trainable if trained[0] and trained[1] else None,
-        qk=qk_trained(row.evidence[0], reference.evidence[0]),
-        optimizer=1 - own.cost.optimizer_bytes / other.cost.optimizer_bytes if own.cost and other.cost else None,
+        qk=qk_trained(first, reference.evidence[0]),
+        optimizer=1 - cost[0].optimizer_bytes / cost[1].optimizer_bytes if cost[0] and cost[1] else None,
         memory=statistics.fmean(peaks) if peaks else None,
         memory_interval=interval_of_mean(peaks, CONFIDENCE),
-        flops=_fewer_flops(row.evidence[0], other.cost),
+        flops=_fewer_flops(first, other.cost) if begun else None,
         time=statistics.fmean(times) if times else None,
         time_interval=interval_of_mean(times, CONFIDENCE),
     )

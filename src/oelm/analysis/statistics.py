@@ -26,7 +26,7 @@ from oelm.record.schema import perplexity
 
 Verdict = Literal["met", "not met", "undecided"]
 CONFIDENCE = 0.95
-MARGIN = math.log(1.05)
+MARGIN = math.log1p(0.05)
 """The success rule of the published study: at most 5 % of perplexity."""
 NO_SPREAD = 1e-9
 """What rounding leaves between differences that are equal: shares of right answers are counts over counts."""

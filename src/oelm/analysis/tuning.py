@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from oelm.analysis.compare import Comparison
@@ -21,6 +22,8 @@ class Point:
     scores: tuple[float, ...]
     """Of the runs that ended; less is better."""
     diverged: int
+    directories: tuple[Path, ...] = ()
+    """Of all runs at this value."""
 
     @property
     def mean(self) -> float:
@@ -107,7 +110,7 @@ def _point(value: Any, evidence: list[Evidence]) -> Point:
             diverged += 1
         elif item.record.status == "complete":
             scores.append(score)
-    return Point(value, tuple(scores), diverged)
+    return Point(value, tuple(scores), diverged, tuple(item.directory for item in evidence))
 
 
 def _choice(comparison: Comparison, arm: str, cell: Cell, field: str) -> tuple[Any, bool]:

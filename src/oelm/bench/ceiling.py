@@ -91,4 +91,4 @@ def _linears(model: nn.Module) -> list[str]:
 
 
 def _reads(module: nn.Module | None) -> bool:
-    return isinstance(module, SlicedLinear) and not module.weight.requires_grad
+    return isinstance(module, SlicedLinear) and not (module.has_trained or module.weight.requires_grad)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -19,6 +19,10 @@ from oelm.analysis.statistics import Difference, percent
 from oelm.cli.report import study_and_root
 from oelm.record.store import STUDY
 from oelm.study import Listing
+
+if TYPE_CHECKING:
+    from oelm.report.document import Table
+    from oelm.report.wording import Say
 
 
 @dataclass
@@ -75,13 +79,13 @@ def _declares(path: Path) -> bool:
 def _show(gathering: Gathering) -> None:
     from rich.console import Console
 
-    from oelm.report.tables import ablation_table, results
+    from oelm.report.tables import ablation_table
     from oelm.report.typeset import terminal
     from oelm.report.wording import wording
 
     console, say = Console(), wording("en")
     for comparison in gathering.comparisons:
-        console.print(terminal(results(comparison, say), comparison.study.name, console.width))
+        console.print(terminal(_table(comparison, say), comparison.study.name, console.width))
         found = ablations(comparison)
         if any(item.steps for item in found):
             console.print(terminal(ablation_table(comparison, found, say), "", console.width))
@@ -90,6 +94,16 @@ def _show(gathering: Gathering) -> None:
         console.print()
     for line in (*gathering.alone, *gathering.unreadable):
         console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(comparison: Comparison, say: Say) -> Table:
+    """Return the figures; a screen has none but those it ranks by."""
+    from oelm.analysis.tuning import sensitivities
+    from oelm.report.tables import results, tuning_table
+
+    if comparison.study.is_screen:
+        return tuning_table(comparison, sensitivities(comparison), Path(), say)
+    return results(comparison, say)
 
 
 def notes(comparison: Comparison) -> Iterator[str]:

@@ -36,6 +36,8 @@ def as_gpt2(model: GPT) -> GPT2LMHeadModel:
         resid_pdrop=spec.dropout,
         embd_pdrop=spec.dropout,
         attn_pdrop=spec.dropout,
+        bos_token_id=None,  # GPT-2's own is an id that other vocabularies do not have
+        eos_token_id=None,
     )
     theirs: GPT2LMHeadModel = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     theirs.load_state_dict(_gpt2_tensors(model), strict=False)  # lm_head is tied to wte
@@ -48,9 +50,13 @@ def export(model: GPT, directory: Path, tokenizer_directory: Path | None = None)
     """Write `model` as a plain GPT-2 directory, with its tokenizer where that is known."""
     if directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty, and nothing is overwritten. Give a new folder.")
-    as_gpt2(model).save_pretrained(directory)
+    gpt2 = as_gpt2(model)
+    gpt2.save_pretrained(directory)
     if tokenizer_directory is not None:
-        _save_tokenizer(tokenizer_directory, directory)
+        end = _save_tokenizer(tokenizer_directory, directory)
+        for config in (gpt2.config, gpt2.generation_config):  # so that generate() stops where a text ends
+            config.bos_token_id = config.eos_token_id = end
+            config.save_pretrained(directory)
 
 
 def _refuse_other_than_gpt2(model: GPT) -> None:
@@ -115,8 +121,8 @@ def _logits(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
     return q, k
 
 
-def _save_tokenizer(source: Path, directory: Path) -> None:
-    """Write the tokenizer so that AutoTokenizer finds it."""
+def _save_tokenizer(source: Path, directory: Path) -> int:
+    """Write the tokenizer so that AutoTokenizer finds it; return the id of the end of a text."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     from oelm.data.tokenizer import load_tokenizer
@@ -130,3 +136,4 @@ def _save_tokenizer(source: Path, directory: Path) -> None:
     else:
         fast = AutoTokenizer.from_pretrained(directory)  # vocab.json and merges.txt beside a GPT-2 config
     fast.save_pretrained(directory)
+    return int(fast.eos_token_id)

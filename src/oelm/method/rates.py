@@ -10,7 +10,7 @@ from oelm.method.projection import Projection
 from oelm.method.schedule import resolve_layers
 from oelm.spec.method import RatesSpec
 
-_THROUGH_LAYER_NUMBER = re.compile(r"^(?:.*?\.)??\d+(?=\.)")
+_NUMBER = re.compile(r"(?<![^.])\d+(?=\.)")
 
 _EMBEDDING = re.compile(r"embed|(^|\.)(wte|wpe|shared)\.")
 """What lies before the layers, as our GPT, BERT and its kin, GPT-2 and T5 name it."""
@@ -18,12 +18,13 @@ _EMBEDDING = re.compile(r"embed|(^|\.)(wte|wpe|shared)\.")
 
 def layer_prefixes(projections: Iterable[Projection]) -> dict[str, int]:
     """Map the dotted name of each layer ('blocks.3') to its number, as the projections in it tell it."""
-    found = {}
+    layers: dict[str, set[int]] = {}
     for projection in projections:
-        match = _THROUGH_LAYER_NUMBER.match(projection.name)
-        if match:
-            found[match.group()] = projection.layer
-    return found
+        for number in _NUMBER.finditer(projection.name):
+            layers.setdefault(projection.name[: number.end()], set()).add(projection.layer)
+    # Numbers may stand before that of the layer, as in '1.layers.0': the shortest name that means one layer counts.
+    alone = {prefix: only.pop() for prefix, only in layers.items() if len(only) == 1}
+    return {prefix: layer for prefix, layer in alone.items() if not any(prefix.startswith(f"{p}.") for p in alone)}
 
 
 def multipliers(names: Iterable[str], projections: list[Projection], rates: RatesSpec) -> dict[str, float]:

@@ -99,6 +99,6 @@ def _as_computed(hidden_BTD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]
 
 
 def plain_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> Tensor:
-    """Return the same by holding all logits: the reference, and what torch.compile fuses better."""
+    """Return the same by holding all logits: the reference that the other is tested against."""
     logits_BTV = hidden_BTD @ weight_VD.T
     return F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())

@@ -25,10 +25,13 @@ class SlicedLinear(nn.Linear):
         if not torch.equal(columns, places) or int(self.weight.count_nonzero()) != dense.out_features:
             raise ValueError("the rows are not signed unit vectors of consecutive coordinates")
         self.register_buffer("places", places, persistent=False)
+        self.has_trained = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """Read the coordinates; where the weight has been unfrozen, multiply by it."""
+        """Read the coordinates; once the weight has trained it is no slice any more, frozen again or not."""
         if self.weight.requires_grad:
+            self.has_trained = True
+        if self.has_trained:
             return super().forward(x)
         # Read from the weight each time, so that weights loaded later are the ones that count.
         signs = self.weight.gather(1, self.places[:, None])[:, 0].to(x.dtype)

@@ -49,7 +49,7 @@ def trace_step(model: nn.Module, inputs: dict[str, Tensor]) -> Trace:
     }
     parts = _Parts(model, tensors)
     trace = Trace()
-    kept = _Kept(tensors, fused_dropout=next(model.parameters()).is_cuda)
+    kept = _Kept(tensors, always_fused=next(model.parameters()).is_cuda)
     with parts.followed(model), _Count(parts, trace.forward), kept, kept.hooks():
         output = torch.func.functional_call(model, tensors, kwargs=inputs)
     logits = next(iter(output.values())) if isinstance(output, dict) else output
@@ -142,12 +142,13 @@ class _Kept(TorchFunctionMode):
     """The bytes of activations that autograd keeps, each storage once.
 
     On the meta device attention takes the path that keeps every weight of the T x T square. Where the real one is
-    fused it keeps its inputs and its output instead: always on CUDA, on a CPU only without dropout.
+    fused it keeps its inputs and its output instead: always on CUDA, on a CPU only without dropout and without a mask
+    that learns, which a bias over distances is.
     """
 
-    def __init__(self, tensors: dict[str, Tensor], *, fused_dropout: bool) -> None:
+    def __init__(self, tensors: dict[str, Tensor], *, always_fused: bool) -> None:
         super().__init__()
-        self.fused_dropout = fused_dropout
+        self.always_fused = always_fused
         self.total = 0
         self._seen = {tensor.untyped_storage()._cdata for tensor in tensors.values()}
         self._alive: list[Tensor] = []
@@ -168,11 +169,16 @@ class _Kept(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let everything pass; look away inside attention that will be fused."""
         options = kwargs or {}
-        if func is not F.scaled_dot_product_attention or (options.get("dropout_p") and not self.fused_dropout):
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **options)
+        named = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | options
+        mask = named.get("attn_mask")
+        learns = mask is not None and mask.requires_grad
+        if (named.get("dropout_p") or learns) and not self.always_fused:
             return func(*args, **options)
         self._inside = True
         out = func(*args, **options)
         self._inside = False
-        for tensor in (*args[:3], *(options[name] for name in ("query", "key", "value") if name in options), out):
+        for tensor in (named["query"], named["key"], named["value"], *((mask,) if learns else ()), out):
             self._pack(tensor)
         return out

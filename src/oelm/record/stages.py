@@ -15,7 +15,7 @@ from typing import Any, Literal
 from oelm.errors import InvalidSpec
 from oelm.record.schema import Record, RunRecord
 from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
-from oelm.study import AnyStudy, Arm, Listing, Setting, Study, at, distinct, replaced
+from oelm.study import AnyStudy, Arm, Listing, Setting, Study, at, distinct
 
 CHOICE = "choice.json"
 EXTENSIONS = 3
@@ -159,7 +159,9 @@ def _best(arm: Arm, runs: Sequence[RunSpec], scores: Mapping[str, float], grid: 
             point = tuple(at(run, field) for field in grid)
             by_point.setdefault(point, []).append(scores[fingerprint(run)])
     means = {point: statistics.fmean(values) for point, values in by_point.items()}
-    point = min(means, key=means.__getitem__)
+    # Of equals the smallest: where every setting diverged, the grid should not grow upwards.
+    ordered = sorted(means) if all(_is_number(value) for point in means for value in point) else list(means)
+    point = min(ordered, key=means.__getitem__)
     return dict(zip(grid, point, strict=True)), means[point]
 
 
@@ -169,7 +171,7 @@ def _extended(study: Study, grid: Grid, optima: Sequence[Setting]) -> Grid:
     for field, values in grid.items():
         found = [optimum[field] for optimum in optima]
         grown = _below(values, found) + _above(values, found)
-        fitting = [value for value in grown if _fits(study, field, value)]
+        fitting = [value for value in grown if _fits(study, {**wider, field: (value,)})]
         if fitting:
             wider[field] = tuple(sorted((*values, *fitting)))
     return wider
@@ -201,9 +203,11 @@ def _at_end(values: Sequence[Any], optima: Sequence[Any], end: Callable[[Sequenc
     return len(values) > 1 and all(map(_is_number, values)) and end(values) in optima
 
 
-def _fits(study: Study, field: str, value: float) -> bool:
+def _fits(study: Study, grid: Grid) -> bool:
+    """Whether every arm can run at every point of a grid."""
     try:
-        replaced(study.base, field, value)
+        for cell in study.cells():
+            study.tuning(cell, grid)
     except InvalidSpec:
         return False
     return True

@@ -70,10 +70,15 @@ def read_record(directory: Path) -> RunRecord:
 
 
 def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadRecord]]:
-    """Read every record below a folder; what cannot be read is returned as well, never dropped."""
+    """Read every record below a folder; what cannot be read is returned as well, never dropped.
+
+    Folders whose names begin with a dot are being made, or were left by a process that was killed while it made them.
+    """
     found: list[tuple[Path, RunRecord]] = []
     bad: list[BadRecord] = []
     for path in sorted(root.glob(f"**/{RECORD}")):
+        if any(part.startswith(".") for part in path.relative_to(root).parts):
+            continue
         try:
             found.append((path.parent, read_record(path.parent)))
         except BadRecord as error:

@@ -220,7 +220,9 @@ def _trend_section(rows: Sequence[tuple[Path, Comparison, Row]], lang: Language)
             dots.append((tokens, Dot(label, percent(row.difference.mean), *bounds, row.verdict or "undecided")))
     if dots:
         ordered = [dot for _, dot in sorted(dots, key=lambda item: item[0])]
-        picture = figure("trend", lambda voice: forest(ordered, 5.0, voice("forest_axis_perplexity"), voice),
+        margins = {percent(comparison.margin) for _, comparison, _ in rows if comparison.measure.name == "perplexity"}
+        line = margins.pop() if len(margins) == 1 else None
+        picture = figure("trend", lambda voice: forest(ordered, line, voice("forest_axis_perplexity"), voice),
                          say("trend_caption"), lang)  # fmt: skip
         yield Section("trend", say("heading_trend"), figure=picture)
 

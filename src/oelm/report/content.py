@@ -46,7 +46,7 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
     sections = [
         verdict_section(comparison, say),
         *tables,
-        *_optional(comparison, curves, lang),
+        *_optional(comparison, curves, out, lang),
         *heads,
         *samples_section(comparison, say),
         *published_section(comparison, out, say, lang),
@@ -57,7 +57,9 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
     return Document(comparison.study.name, comparison.study.question, tuple(sections), footer), comparison
 
 
-def _optional(comparison: Comparison, curves: dict[tuple[str, Cell], Curves], lang: Language) -> Iterator[Section]:
+def _optional(
+    comparison: Comparison, curves: dict[tuple[str, Cell], Curves], out: Path, lang: Language
+) -> Iterator[Section]:
     say = wording(lang)
     yield from forest_section(comparison, lang)
     yield from statistics_section(comparison, say)
@@ -67,7 +69,7 @@ def _optional(comparison: Comparison, curves: dict[tuple[str, Cell], Curves], la
     yield from ablation_section(comparison, lang)
     if not comparison.study.is_screen:
         yield convergence_section(comparison, curves, lang)
-    yield from tuning_section(comparison, lang)
+    yield from tuning_section(comparison, out, lang)
     yield from cost_section(comparison, say)
 
 
@@ -96,7 +98,7 @@ def _lead(comparison: Comparison, say: Say) -> Iterator[str]:
     if study.is_screen:
         yield say("stage_screen", fields=", ".join(study.tuned), seeds=len(study.tuning_seeds))
         return
-    if study.tuned:
+    if study.is_tuned:
         yield say("stage_confirm", fields=", ".join(study.tuned))
     complete = sum(len(row.evidence) for row in comparison.rows)
     missing = [gap for gap in comparison.gaps if len(gap.cell) == len(study.axes)]

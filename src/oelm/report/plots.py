@@ -105,10 +105,10 @@ def tuning_curves(found: Sequence[Sensitivity], order: Sequence[str], say: Say) 
         top = max(scores) + 0.08 * ((max(scores) - min(scores)) or 1) if scores else 1.0
         for item in own:
             _tuning_curve(axes, item, order.index(item.arm), top)
-        axes.set_xscale("log")
+        values = sorted({point.value for item in own for point in item.points})
+        axes.set_xscale("log" if min(values) > 0 else "linear")  # a grid of weight decays may begin at none
         axes.set_xlabel(own[0].field)
         axes.set_ylabel(say("tuning_axis"))
-        values = sorted({point.value for item in own for point in item.points})
         axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=9)
         axes.minorticks_off()
         _manners(axes)

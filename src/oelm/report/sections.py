@@ -123,7 +123,7 @@ def _validation_floor(rows: list[Row]) -> float | None:
     return next((found.floor["val"] for found in data if "val" in found.floor), None)
 
 
-def tuning_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
+def tuning_section(comparison: Comparison, out: Path, lang: Language) -> Iterator[Section]:
     """Show the grid, and what it would cost each arm to miss its best value."""
     found, say = sensitivities(comparison), wording(lang)
     if not found:
@@ -133,7 +133,7 @@ def tuning_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
     numeric = all(isinstance(point.value, int | float) for item in found for point in item.points)
     if numeric and any(point.scores for item in found for point in item.points):
         picture = figure("tuning", lambda voice: tuning_curves(found, order, voice), say("tuning_caption"), lang)
-    table = tuning_table(comparison, found, say)
+    table = tuning_table(comparison, found, out, say)
     yield Section("tuning", say("heading_tuning"), table=table, figure=picture)
 
 

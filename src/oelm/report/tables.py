@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from oelm.analysis.ablation import Ablation, Step
 from oelm.analysis.bootstrap import Noise
@@ -11,6 +12,7 @@ from oelm.analysis.convergence import Convergence
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import Saving
 from oelm.analysis.tuning import Sensitivity
+from oelm.report.certificates import link
 from oelm.report.document import Column, Line, Table
 from oelm.report.numbers import (
     DIRTY,
@@ -176,7 +178,7 @@ def convergence_table(comparison: Comparison, found: Sequence[Convergence], say:
                 item.arm,
                 say("none") if item.area is None else f"{item.area:.4f}",
                 bounds,
-                say("of", part=len(item.reached), whole=item.seeds),
+                say("of", part=len(item.reached), whole=len(item.reached) + item.missed),
                 say("none") if item.steps is None else f"{item.steps:,.0f}",
                 shown_seconds(item.seconds, say),
             ))
@@ -184,8 +186,8 @@ def convergence_table(comparison: Comparison, found: Sequence[Convergence], say:
     return Table("convergence", columns, tuple(lines), (say("convergence_note"),))
 
 
-def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], say: Say) -> Table:
-    """Format what tuning saw: a line per arm, a column per value of the grid."""
+def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path, say: Say) -> Table:
+    """Format what tuning saw: a line per arm, a column per value of the grid, each score leading to its record."""
     values = list(dict.fromkeys(point.value for item in found for point in item.points))
     values = sorted(values) if all(isinstance(value, int | float) for value in values) else values
     columns = (
@@ -201,6 +203,8 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], say: Say)
     lines = []
     for item in found:
         means = {point.value: "∞" if point.diverged else f"{point.mean:.4f}" for point in item.points}
+        born = {point.value: link(point.directories[0], out) for point in item.points if point.directories}
+        scores = len(item.cell) + 1
         chosen = say("none") if item.chosen is None else shown_setting(item.chosen)
         penalty = item.penalty
         lines.append(
@@ -212,7 +216,7 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], say: Say)
                 say("none") if penalty is None else ("∞" if penalty == float("inf") else f"{penalty:+.4f}"),
                 _at_best(item, references.get(item.cell), comparison, say),
                 shown_share(item.qk, say),
-            ))
+            ), links={scores + place: born[value] for place, value in enumerate(values) if value in born})
         )  # fmt: skip
     notes = [say("tuning_note", field=found[0].field if found else "")]
     notes += [say("edge_note")] if any(item.at_edge for item in found) else []

@@ -126,6 +126,12 @@ class ScheduleSpec(Spec):
     changes: tuple[Annotated[Change | Sweep, Field(discriminator="kind")], ...] = ()
     every: Annotated[int, Field(ge=2)] | None = None
 
+    @property
+    def moves(self) -> bool:
+        """Whether what trains changes during training; what is unfrozen at step 0 never was frozen."""
+        later = (change for change in self.changes if not isinstance(change, Change) or change.at > 0)
+        return self.every is not None or any(later)
+
 
 class RatesSpec(Spec):
     """Multipliers on the learning rate: by role, by layer, and geometric by depth (the last layer has 1).
