@@ -6,6 +6,7 @@
     oelm run  studies/fair.py --scale core-imdb         the same on film reviews (split-imdb: the five arms)
     oelm run  studies/fair.py --scale small             with every control
     oelm run  studies/fair.py                           the same question at the published size, on GPUs
+    oelm run  studies/fair.py --scale growth            does the loss grow with the corpus? two sizes of one, on GPUs
 
 A run is one thread for four minutes; a grid that grows adds some.
 
@@ -23,6 +24,8 @@ within 2.5 million tokens, which is less than an epoch: there the baseline's per
 attention's. With learned positions, as published, frozen arms were no better than uniform attention as far as they
 were run, and with 2048 entries the baseline hardly is (docs/decisions/025): a comparison of who has not started yet.
 """
+
+from typing import Any
 
 from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec
 from oelm.spec.model import GPTSpec, named_size
@@ -63,23 +66,36 @@ REVIEWS = DataSpec(corpus="imdb", vocab_size=512, tokens=3_000_000)
 SMALL = GPTSpec(context=128, model_dim=96, num_layers=4, num_heads=4, positions="rope")
 MEDIUM = named_size("medium-512")
 
-study = Study(
-    name="fair",
-    question=QUESTION,
-    base=RunSpec(
-        model=MEDIUM,
-        data=DataSpec(corpus="wikitext-103"),
-        train=TrainSpec(
-            steps=200_000, batch_size=8, warmup_steps=1000, eval_every=1000, precision="bf16", device="cuda"
+
+def large(name: str, data: DataSpec, arms: tuple[str | Arm, ...], **of_study: Any) -> Study:
+    """Return the study of the published model, for GPUs."""
+    return Study(
+        name=name,
+        question=QUESTION,
+        base=RunSpec(
+            model=MEDIUM,
+            data=data,
+            train=TrainSpec(
+                steps=200_000, batch_size=8, warmup_steps=1000, eval_every=1000, precision="bf16", device="cuda"
+            ),
         ),
-    ),
-    arms=(*CORE, *CONTROLS, *thin(MEDIUM, 4, 8, 16)),
-    tuned={"train.learning_rate": (3e-4, 6e-4, 1.2e-3)},
-    tuning_seeds=(100,),
-    seeds=(0, 1, 2),
-)
+        arms=arms,
+        tuned={"train.learning_rate": (3e-4, 6e-4, 1.2e-3)},
+        tuning_seeds=(100,),
+        seeds=(0, 1, 2),
+        **of_study,
+    )
+
+
+study = large("fair", DataSpec(corpus="wikitext-103"), (*CORE, *CONTROLS, *thin(MEDIUM, 4, 8, 16)))
 scales = {
     "medium-512": study,
+    "growth": large(
+        "fair-growth",
+        DataSpec(corpus="openwebtext"),
+        ("baseline", "oelm-freeze", "uniform"),
+        axes={"data.tokens": (100_000_000, 1_000_000_000)},
+    ),
     "split-speeches": small("fair-split-speeches", SPEECHES, SPLIT),
     "split-imdb": small("fair-split-imdb", REVIEWS, SPLIT),
     "core-speeches": small("fair-speeches", SPEECHES, CORE),
