@@ -84,7 +84,6 @@ LARGE = ("oelm+low-rank=16+bias+mix", "oelm+low-rank=3+bias+mix", "oelm+bias+mix
 """The same at a width of 512, where a tenth of Q and K allows a rank of 16."""
 FINAL = (
     "baseline",
-    "oelm-freeze",
     *CANDIDATES,
     "baseline+low-rank=3+bias+mix",
     "baseline+low-rank=1+bias+mix",
