@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from oelm.errors import UnknownName
 from oelm.report.all_studies_sentences import ALL_STUDIES
+from oelm.report.price_sentences import PRICE
 from oelm.report.sentences import EVIDENCE
 
 Language = Literal["en", "zh"]
@@ -181,6 +182,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "由 oelm {version} 根据 {root} 下的记录生成。",
     ),
     **EVIDENCE,
+    **PRICE,
     **ALL_STUDIES,
 }
 
