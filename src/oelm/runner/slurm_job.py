@@ -63,6 +63,8 @@ class SlurmJob:
         if self._leaving:  # asked between the last look and the child's birth
             self._stop()
         self._wait()
+        # Nothing is left to save; a last signal while Python winds up would hide what the run has said.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if code := self._child.wait():
             said = (self.directory / ERRORS).read_text(errors="replace").strip().splitlines()
             raise RunFailed(said[-1] if said else f"the run ended with exit code {code}")
