@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from oelm.record.schema import ParametersRecord
+from oelm.record.store import write_study
+from oelm.report.all_studies import write_final
 from oelm.report.page import write_report
 from oelm.spec.method import named_method
 from oelm.study import Arm, Study
@@ -41,6 +43,19 @@ def test_a_report_names_the_cheapest_arm_within_each_margin_and_says_where_there
         ["5 %", "all trained", "baseline+core", "108.0 %"],
         ["1 %", "none trained", "none surely", "–"],
         ["1 %", "all trained", "baseline+core", "108.0 %"],
+    ]
+
+
+def test_the_final_report_says_of_every_study_what_staying_within_the_margin_takes(
+    priced: Study, tmp_path: Path
+) -> None:
+    write_study(tmp_path / "runs", priced)
+    document = write_final(tmp_path / "runs", tmp_path / "final", "en")
+    assert "tiny: oelm+core, 8.0 % as many parameters as Q and K have, +3.0 %" in document.sections[0].paragraphs[-1]
+    (price,) = [section.table for section in document.sections if section.anchor == "price" and section.table]
+    assert [line.cells[:4] for line in price.lines][:2] == [
+        ("tiny", "5 %", "none trained", "oelm+core"),
+        ("tiny", "5 %", "all trained", "baseline+core"),
     ]
 
 

@@ -12,6 +12,7 @@ import oelm
 from oelm.analysis.compare import Comparison, Found, compare_folder
 from oelm.analysis.gather import gather
 from oelm.analysis.ledger import Entry, Finding, frozen_rows, ledger
+from oelm.analysis.price import cheapest
 from oelm.analysis.published import PublishedRun, published
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import percent
@@ -30,6 +31,7 @@ from oelm.report.numbers import (
 )
 from oelm.report.page import PAGE, report_folder, write_document
 from oelm.report.plots import Dot, forest
+from oelm.report.price import price_of_all
 from oelm.report.project import files_section, project_section, timeline_section
 from oelm.report.sections import figure
 from oelm.report.wording import Language, Say, wording
@@ -100,8 +102,11 @@ def final_document(archive: Archive, out: Path, lang: Language) -> Document:
     )
     rows = [(folder, comparison, row) for folder, comparison in archive.comparisons for row in frozen_rows(comparison)]
     sections = [
-        Section("verdict", say("heading_verdict"), (lead, *_where_applies(rows, say))),
+        Section(
+            "verdict", say("heading_verdict"), (lead, *_where_applies(rows, say), *_what_it_takes(comparisons, say))
+        ),
         _ledger_section(ledger(comparisons), out, say),
+        *price_of_all(comparisons, say),
         *_cross_section(archive, out, say),
         *_trend_section(rows, lang),
         *_studies_section(archive, out, lang),
@@ -121,7 +126,22 @@ def _where_applies(rows: Sequence[tuple[Path, Comparison, Row]], say: Say) -> It
         where = [named(f"{comparison.study.name} ({row.arm})", row.cell) for _, comparison, row in rows
                  if row.verdict == verdict]  # fmt: skip
         if where:
-            yield f"{say('heading_applies')}: {say(key, where=', '.join(where))}"
+            yield say(key, where=", ".join(where))
+
+
+def _what_it_takes(comparisons: Sequence[Comparison], say: Say) -> Iterator[str]:
+    """Name the arms that keep all of Q and K frozen, train the least beside them, and are surely within the margin."""
+    places = [
+        say("takes_one", study=named(comparison.study.name, item.cell), arm=item.row.arm,
+            share=shown_share(item.share, say), difference=shown_difference(difference.mean, comparison.measure, say),
+            interval=shown_interval(difference, comparison.measure, say))
+        for comparison in comparisons
+        for item in cheapest(comparison)
+        if item.kind == "frozen" and item.margin == comparison.margin
+        if item.row and (difference := item.row.difference)
+    ]  # fmt: skip
+    if places:
+        yield say("takes", where=say("ledger_join").join(places))
 
 
 def _ledger_section(entries: Sequence[Entry], out: Path, say: Say) -> Section:
@@ -159,7 +179,9 @@ def _finding(finding: Finding, say: Say) -> str:
     }  # fmt: skip
     if finding.interval is None:
         return say("ledger_one_plain", **values)
-    low, high = (_number(finding, bound, say) for bound in (finding.interval.low, finding.interval.high))
+    bounds = (finding.interval.low, finding.interval.high)
+    # Points won are costs negated, so the lower cost is the upper bound.
+    low, high = (_number(finding, bound, say) for bound in (reversed(bounds) if finding.unit == "points" else bounds))
     return say("ledger_one", interval=say("range_plain", low=low, high=high), **values)
 
 

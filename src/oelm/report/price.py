@@ -8,6 +8,7 @@ from oelm.analysis.compare import Comparison
 from oelm.analysis.fairness import Cell
 from oelm.analysis.price import Cheapest, SameRepair, cheapest, same_repairs
 from oelm.analysis.statistics import Difference
+from oelm.report.certificates import named
 from oelm.report.document import Column, Line, Section, Table
 from oelm.report.numbers import shown_difference, shown_interval, shown_margin, shown_share
 from oelm.report.wording import Say
@@ -22,9 +23,25 @@ def price_sections(comparison: Comparison, say: Say) -> Iterator[Section]:
         yield Section("same-repair", say("heading_same_repair"), (say("same_repair_note"),), table=table)
 
 
+def price_of_all(comparisons: Sequence[Comparison], say: Say) -> Iterator[Section]:
+    """Tell what each margin takes in every study that has arms to tell it by."""
+    found = [(comparison, item) for comparison in comparisons for item in cheapest(comparison)]
+    if found:
+        columns = (Column("name", say("study")), *_price_columns(say))
+        lines = tuple(
+            Line((named(comparison.study.name, item.cell), *_price_fields(comparison, item, say)))
+            for comparison, item in found
+        )
+        yield Section("price", say("heading_price"), (say("price_note"),), table=Table("price", columns, lines))
+
+
 def _price_table(comparison: Comparison, found: Sequence[Cheapest], say: Say) -> Table:
-    columns = (
-        *_axes(comparison),
+    lines = tuple(Line((*_values(item.cell), *_price_fields(comparison, item, say))) for item in found)
+    return Table("price", (*_axes(comparison), *_price_columns(say)), lines)
+
+
+def _price_columns(say: Say) -> tuple[Column, ...]:
+    return (
         Column("margin", say("forest_margin")),
         Column("words", say("price_kind")),
         Column("arm", say("price_arm")),
@@ -32,18 +49,16 @@ def _price_table(comparison: Comparison, found: Sequence[Cheapest], say: Say) ->
         Column("difference", say("step_difference")),
         Column("interval", say("interval")),
     )
-    lines = tuple(
-        Line((
-            *_values(item.cell),
-            shown_margin(item.margin, comparison.measure, say),
-            say(f"price_{item.kind}"),
-            item.row.arm if item.row else say("price_none"),
-            shown_share(item.share, say),
-            *_shown(comparison, item.row.difference if item.row else None, say),
-        ))
-        for item in found
-    )  # fmt: skip
-    return Table("price", columns, lines)
+
+
+def _price_fields(comparison: Comparison, item: Cheapest, say: Say) -> tuple[str, ...]:
+    return (
+        shown_margin(item.margin, comparison.measure, say),
+        say(f"price_{item.kind}"),
+        item.row.arm if item.row else say("price_none"),
+        shown_share(item.share, say),
+        *_shown(comparison, item.row.difference if item.row else None, say),
+    )
 
 
 def _repair_table(comparison: Comparison, pairs: Sequence[SameRepair], say: Say) -> Table:
