@@ -22,6 +22,7 @@ from .conftest import TINY_GPT, carried_out
 from .test_run import assert_same_run, kill_campaign
 
 TINY_BERT = ForeignSpec(name="bert-tiny", pretrained=False)
+TINY_GPT2 = ForeignSpec(name="gpt2-tiny", pretrained=False)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,13 @@ def test_a_restored_classifier_is_the_trained_one(complete):
         _ = restored.gpt
 
 
+def test_a_restored_model_has_the_trained_rows_of_its_split_tensors(reviewing, tmp_path):
+    record = carried_out(reviewing("oelm-freeze", TINY_GPT2, learning_rate=1e-3), tmp_path)
+    restored = restore(tmp_path)
+    task = task_of(*bound(restored.run), restored.model, torch.device("cpu"))
+    assert task.measure(restored.model, "test").loss == record.result.test_loss
+
+
 def test_binding_fills_in_steps_and_checksum_and_declaring_takes_them_out_again(reviewing):
     run = reviewing(epochs=1.5)
     made, _ = bound(run)
@@ -66,7 +74,7 @@ def test_binding_fills_in_steps_and_checksum_and_declaring_takes_them_out_again(
     assert fingerprint(made) != fingerprint(run)
 
 
-@pytest.mark.parametrize("model", [TINY_GPT, TINY_BERT], ids=["gpt", "bert"])
+@pytest.mark.parametrize("model", [TINY_GPT, TINY_BERT, TINY_GPT2], ids=["gpt", "bert", "gpt2, split"])
 def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(reviewing, tmp_path, model):
     kill_campaign(reviewing("oelm-progressive:0.2-0.8", model, epochs=5), tmp_path, kills=2, seed=1)
 

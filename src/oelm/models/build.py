@@ -74,6 +74,7 @@ CONFIGS: dict[str, NamedConfig] = {
     "gpt2-medium": NamedConfig(
         "GPT2Config", _CAUSAL, "openai-community/gpt2-medium", {"n_embd": 1024, "n_layer": 24, "n_head": 16}
     ),
+    "gpt2-tiny": NamedConfig("GPT2Config", _CAUSAL, None, {"n_embd": 128, "n_layer": 2, "n_head": 4}),
     "pythia-70m": NamedConfig(
         "GPTNeoXConfig",
         _CAUSAL,
@@ -226,14 +227,14 @@ def _read(cls: Any, name: str, **options: Any) -> Any:
 
 
 def _refuse_other_head(spec: ForeignSpec, vocab_size: int | None, saved: Any) -> None:
-    classifies = _head_of(saved).endswith("ForSequenceClassification")
+    classifies = _head_of(saved).endswith(("ForSequenceClassification", "ForImageClassification"))
     if spec.labels and classifies and saved.num_labels != spec.labels:
         names = ", ".join(str(name) for name in saved.id2label.values())
         raise InvalidSpec(
             f"{spec.name!r} is a classifier of {saved.num_labels} labels ({names}), and {spec.labels} were asked for. "
             "Take the encoder without that head, another model, or data with its labels."
         )
-    if vocab_size not in (None, saved.vocab_size):
+    if vocab_size is not None and vocab_size != saved.vocab_size:
         raise InvalidSpec(
             f"{spec.name!r} was pretrained on its own vocabulary of {saved.vocab_size} entries; one of {vocab_size} "
             "is for models from scratch. Leave data.vocab_size out, or say model.pretrained=False."

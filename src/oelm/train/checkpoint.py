@@ -120,10 +120,14 @@ class Checkpoints:
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter and persistent buffer by name, each once however often it is tied."""
-    names = set(model.state_dict())
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items() if name in names}
+    """Return every parameter and persistent buffer by name, each once however often it is tied.
+
+    The state_dict says which buffers persist, and nothing about parameters: it shows the parts of a split module as
+    the one tensor they were.
+    """
+    persistent = set(model.state_dict())
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
+    return {name: tensor.detach().contiguous() for name, tensor in (*model.named_parameters(), *buffers.items())}
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
