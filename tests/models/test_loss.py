@@ -45,6 +45,21 @@ def test_half_precision_autocast_stays_near_the_full_one():
     assert torch.allclose(half, full, rtol=0.05)
 
 
+def test_what_a_scaler_does_for_fp16_reaches_tokens_that_are_hardly_likely():
+    generator = torch.Generator().manual_seed(0)
+    vocabulary, rows = 5000, 2048
+    hidden = torch.randn(1, rows, 16, generator=generator, requires_grad=True)
+    weight = (0.02 * torch.randn(vocabulary, 16, generator=generator)).requires_grad_()
+    targets = torch.randint(0, 10, (1, rows), generator=generator)
+    exact = torch.autograd.grad(plain_cross_entropy(hidden, weight, targets), (hidden, weight))
+    with torch.autocast("cpu", torch.float16):
+        half = chunked_cross_entropy(hidden, weight, targets)
+    scaled = torch.autograd.grad(half * 65536.0, (hidden, weight))
+    assert torch.allclose(scaled[0] / 65536, exact[0], atol=2e-3 * exact[0].abs().max().item())
+    never, expected = scaled[1][10:] / 65536, exact[1][10:]
+    assert (never - expected).norm() < 5e-3 * expected.norm()
+
+
 def test_all_logits_are_never_held(monkeypatch):
     # The largest block of memory asked for in forward and backward is one chunk's, not that of all rows.
     rows, vocabulary = 4096, 2048

@@ -45,21 +45,29 @@ def _chunks(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Iterator
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-        rows = hidden_ND.shape[0]
+        rows, is_fp16 = hidden_ND.shape[0], hidden_ND.dtype == torch.float16
+        # A gradient scaler reaches us only in the backward pass. Until then fp16, which knows nothing below 6e-8, holds
+        # the gradients of the sum, and what the chunks add up to in fp32.
+        divisor = 1 if is_fp16 else rows
+        ctx.divisor_left = rows // divisor
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.zeros_like(weight_VD, dtype=torch.float32 if is_fp16 else None)
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
         for start, target_1C, exps_VC, mass_1C, losses_1C in _chunks(hidden_ND, weight_VD, targets_N):
             total += losses_1C.sum()
             if grad_hidden is None and grad_weight is None:
                 continue
-            grad_VC = exps_VC.mul_(1 / (mass_1C * rows))
-            grad_VC.scatter_add_(0, target_1C, grad_VC.new_full((), -1.0 / rows).expand_as(target_1C))
+            grad_VC = exps_VC.mul_(1 / (mass_1C * divisor))
+            grad_VC.scatter_add_(0, target_1C, grad_VC.new_full((), -1.0 / divisor).expand_as(target_1C))
             grad_VC = grad_VC.to(hidden_ND.dtype)
             span = slice(start, start + target_1C.shape[1])
             if grad_hidden is not None:
                 torch.mm(grad_VC.T, weight_VD, out=grad_hidden[span])
-            if grad_weight is not None:
+            if grad_weight is not None and is_fp16:
+                grad_weight += grad_VC @ hidden_ND[span]
+            elif grad_weight is not None:
                 grad_weight.addmm_(grad_VC, hidden_ND[span])
         ctx.save_for_backward(grad_hidden, grad_weight)
         return total / rows
@@ -67,7 +75,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         # In place: the saved tensors are ours alone, and a second backward is refused by autograd anyway.
-        grad_hidden, grad_weight = (saved if saved is None else saved.mul_(grads[0]) for saved in ctx.saved_tensors)
+        factor = grads[0] / ctx.divisor_left
+        grad_hidden, grad_weight = (saved if saved is None else saved.mul_(factor) for saved in ctx.saved_tensors)
         return grad_hidden, grad_weight, None
 
 
