@@ -311,3 +311,11 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one(tiny_run, tmp_path):
     carried_out(compiled, tmp_path / "compiled")
     losses = [[loss for *_, loss, _ in curve(tmp_path / name)] for name in ("plain", "compiled")]
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+
+
+@pytest.mark.parametrize("stated", [{"corpus": "wikitext-103"}, {"vocab_size": 512}, {"tokens": 7_000}])
+def test_a_folder_of_another_corpus_than_the_run_names_is_refused(tiny_run, stated):
+    run = tiny_run()
+    other = run.model_copy(update={"data": run.data.model_copy(update=stated)})
+    with pytest.raises(BadData, match=f"was made with {next(iter(stated))}"):
+        bound(other)

@@ -50,7 +50,21 @@ def _tokens(run: RunSpec) -> TokenData:
             f"{run.model.name!r} was to be trained on the text {run.data.corpus!r}, and language modelling is carried "
             "out for our GPT only. Give it labelled data (ExamplesSpec), or take a GPTSpec."
         )
-    return open_tokens(run.data.directory or prepared(run.data))
+    tokens = open_tokens(run.data.directory or prepared(run.data))
+    _require_stated(run.data, tokens)
+    return tokens
+
+
+def _require_stated(spec: DataSpec, tokens: TokenData) -> None:
+    """Refuse a folder of another corpus than the run names: its record would be of a text that it never saw."""
+    made = tokens.meta.request if tokens.meta else None
+    for field in ("corpus", "vocab_size", "tokens") if made else ():
+        stated, held = getattr(spec, field), getattr(made, field)
+        if stated not in (None, held):
+            raise BadData(
+                f"{tokens.directory} was made with {field} {held!r}, and the run says {stated!r}. "
+                f"Say data.{field}={held!r}, or name another folder."
+            )
 
 
 def _steps_per_epoch(run: RunSpec, data: Data) -> float:
