@@ -79,3 +79,11 @@ def test_a_gain_on_frozen_weights_is_its_square_on_the_logits():
         return queries @ keys.mT
 
     assert torch.allclose(logits(scaled), 4 * logits(plain), rtol=1e-5)
+
+
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_slices_never_compare_a_coordinate_with_itself_whoever_shares_the_keys(key_heads):
+    model = GPT(NANO.model_copy(update={"num_key_heads": key_heads}))
+    oelm.apply(model, "oelm-slice")
+    for queries, keys in pairs(model):
+        assert not (queries.abs().sum(1) * keys.abs().sum(1)).any()

@@ -213,3 +213,11 @@ def test_a_method_that_means_nothing_cannot_exist(build):
 def test_specs_cannot_be_changed():
     with pytest.raises(ValidationError, match="frozen"):
         METHODS["baseline"].sites = ("self",)
+
+
+def test_a_schedule_in_steps_and_fractions_is_refused_because_nobody_knows_which_comes_first():
+    later = Change(action="freeze", at=500)
+    with pytest.raises(ValidationError, match="which is first depends on how long training is"):
+        ScheduleSpec(changes=(Change(action="unfreeze", at=0.1), later))
+    assert ScheduleSpec(changes=(Change(action="unfreeze", at=0), later)).changes[1] == later
+    assert ScheduleSpec(changes=(Change(action="unfreeze", at=0), Change(action="freeze", at=0.5))).moves

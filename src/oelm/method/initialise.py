@@ -19,6 +19,7 @@ def initialise(queries_and_keys: list[Projection], init: InitSpec, seed: int) ->
     holds for grouped heads as well: each query head of a group is as like the group's one key head.
     """
     keys: dict[Place, Tensor] = {}
+    query_heads = {(p.site, p.layer): p.num_heads for p in queries_and_keys if p.role == "q"}
     for projection in sorted(queries_and_keys, key=lambda each: each.role):
         place, is_key = (projection.site, projection.layer), projection.role == "k"
         frame_HKI = None
@@ -31,11 +32,23 @@ def initialise(queries_and_keys: list[Projection], init: InitSpec, seed: int) ->
             purpose,
             current_HKI=projection.read(),
             keys_HKI=frame_HKI,
-            is_key=is_key,
+            first=_first_coordinate(projection, query_heads.get(place, projection.num_heads)),
         )
         projection.write(drawn_HKI)
         if is_key and init.correlation:
             keys[place] = drawn_HKI
+
+
+def _first_coordinate(projection: Projection, query_heads: int) -> int:
+    """Return where slices begin: queries at 0, keys so that no head compares a coordinate with itself.
+
+    The next head's place does where every query head has a key head of its own. Of keys in groups the first takes the
+    last place, which no query head of its group reads as long as there are two groups.
+    """
+    num_heads, head_size, input_size = projection.shape
+    if projection.role == "q":
+        return 0
+    return head_size if num_heads == query_heads else input_size - head_size
 
 
 def refuse_uncorrelatable(queries_and_keys: list[Projection], init: InitSpec) -> None:

@@ -78,8 +78,7 @@ def coordinate_slices(
 ) -> Tensor:
     """Let each head read K coordinates of its input with random signs: orthogonal with no matrix product.
 
-    Head h reads the coordinates from first + hK on, round the end. Q starts at 0 and K at the next head's place,
-    so that a head never compares a coordinate with itself.
+    Head h reads the coordinates from first + hK on, round the end.
     """
     _refuse_wide_heads(head_size, input_size)
     rows = torch.arange(num_heads * head_size)
@@ -119,17 +118,17 @@ def draw(
     *,
     current_HKI: Tensor | None = None,
     keys_HKI: Tensor | None = None,
-    is_key: bool = False,
+    first: int = 0,
 ) -> Tensor:
     """Draw one Q or K projection of `shape` (H, K, I) as `init` says, in float64 on the CPU.
 
-    `keys_HKI` are, for queries that are to correlate with their keys, the keys as drawn, one block per query head.
+    `keys_HKI` are, for queries that are to correlate with their keys, the keys as drawn, one block per query head;
+    `first` is, for slices, the coordinate at which the first head begins.
     """
     num_heads, head_size, input_size = shape
     if init.shape == "host":
         return init.gain * _given(current_HKI, "init.shape='host'")
     if init.shape == "slice":
-        first = head_size if is_key else 0
         return init.gain * coordinate_slices(num_heads, head_size, input_size, first, generator)
     if init.shape == "hadamard":
         return init.gain * randomised_hadamard(num_heads, head_size, input_size, generator)

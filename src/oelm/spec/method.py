@@ -126,6 +126,16 @@ class ScheduleSpec(Spec):
     changes: tuple[Annotated[Change | Sweep, Field(discriminator="kind")], ...] = ()
     every: Annotated[int, Field(ge=2)] | None = None
 
+    @model_validator(mode="after")
+    def _has_one_clock(self) -> Self:
+        moments = [change.at if isinstance(change, Change) else change.start for change in self.changes]
+        if len({type(moment) for moment in moments if moment != 0}) > 1:
+            raise ValueError(
+                f"the changes come at {moments}, in steps (integers) and in fractions of training (floats): which is "
+                "first depends on how long training is; give all in one of them"
+            )
+        return self
+
     @property
     def moves(self) -> bool:
         """Whether what trains changes during training; what is unfrozen at step 0 never was frozen."""
