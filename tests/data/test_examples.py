@@ -12,7 +12,7 @@ from oelm.data.encoded import encode_examples
 from oelm.data.examples import local_folder, open_examples, open_split
 from oelm.data.hub import HubCorpus
 from oelm.data.tasks import CORPORA, part_of, roles_of
-from oelm.data.text_encoder import gpt2_encoder, trained_encoder
+from oelm.data.text_encoder import from_backend, gpt2_encoder, trained_encoder
 from oelm.errors import BadData, UnknownName, UsageError
 from oelm.spec.data import ExamplesSpec
 
@@ -340,3 +340,10 @@ def test_a_folder_of_tokens_is_no_labelled_text(tmp_path, monkeypatch):
     assert local_folder(ExamplesSpec(corpus="imdb")) is None
     Path("data/imdb/train.tsv").write_text("text\tlabel\n")
     assert local_folder(ExamplesSpec(corpus="imdb")) == Path("data/imdb")
+
+
+def test_a_tokenizer_without_a_token_for_padding_pads_with_none_that_texts_have():
+    tokenizers = pytest.importorskip("tokenizers")
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel({"!": 0, "fine": 1}, unk_token="fine"))  # noqa: S106
+    plain.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
+    assert from_backend(plain, "llama").pad == 2

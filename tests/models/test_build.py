@@ -74,6 +74,22 @@ def test_a_saved_directory_is_read_with_its_head_and_a_new_one_on_wish(tmp_path)
     assert not torch.equal(fresh.bert.embeddings.word_embeddings.weight, model.bert.embeddings.word_embeddings.weight)
 
 
+def test_a_saved_image_model_which_has_no_vocabulary_is_read_and_keeps_its_labels(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, num_labels=3
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    assert build(ForeignSpec(name=str(tmp_path))).classifier.out_features == 3
+    with pytest.raises(InvalidSpec, match="a classifier of 3 labels"):
+        build(ForeignSpec(name=str(tmp_path), labels=5))
+
+
+def test_a_model_that_counts_positions_from_its_padding_takes_no_trained_vocabulary():
+    with pytest.raises(InvalidSpec, match="counts positions from the number of its padding token"):
+        build(ForeignSpec(name="roberta-base", pretrained=False, labels=2), vocab_size=300)
+
+
 def test_weights_of_a_configuration_that_has_none_are_refused():
     with pytest.raises(InvalidSpec, match="google-bert/bert-base-uncased"):
         build(ForeignSpec(name="bert-base"))

@@ -21,8 +21,10 @@ def small(name):
             config = transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=16)
             config.pad_token_id = 49
         else:
-            config = {"bert": transformers.BertConfig, "roberta": transformers.RobertaConfig}[name](**SMALL)
-            config.type_vocab_size = 1 if name == "roberta" else 2
+            config = getattr(
+                transformers, {"bert": "BertConfig", "roberta": "RobertaConfig", "camembert": "CamembertConfig"}[name]
+            )(**SMALL, max_position_embeddings=16)
+            config.type_vocab_size = 2 if name == "bert" else 1
         config.num_labels = 3
         return transformers.AutoModelForSequenceClassification.from_config(config).eval()
 
@@ -73,3 +75,12 @@ def test_texts_of_more_tokens_than_positions_are_refused_in_words():
     refuse_longer(model, 16)
     with pytest.raises(BadShape, match="up to 17 tokens, but the model reads 16 at most"):
         refuse_longer(model, 17)
+
+
+@pytest.mark.parametrize("name", ["roberta", "camembert"])
+def test_positions_that_are_counted_from_behind_the_padding_are_fewer(name):
+    model = small(name)
+    refuse_longer(model, 14)
+    model(input_ids=torch.full((1, 14), 5))
+    with pytest.raises(BadShape, match="reads 14 at most"):
+        refuse_longer(model, 15)

@@ -104,6 +104,14 @@ def test_it_logs_validates_and_ends_at_the_steps_it_should(tmp_path):
     assert run.observer.val[-1][1] < run.observer.val[0][1]
 
 
+def test_validation_by_epoch_comes_when_the_epoch_ends_whatever_floats_make_of_it(tmp_path):
+    task = Task()
+    task.steps_per_epoch = 2.1  # 21 // 2.1 is 9
+    run = training(tmp_path, SPEC.model_copy(update={"eval_every": "epoch", "steps": 21}), task)
+    run.run()
+    assert [step for step, _ in run.observer.val] == [3, 5, 7, 9, 11, 13, 15, 17, 19, 21]
+
+
 class StopAt(StopWish):
     def __init__(self, run, step):
         super().__init__()

@@ -54,11 +54,17 @@ def from_backend(tokenizer: tokenizers.Tokenizer, name: str) -> TextEncoder:
                 pair=f"$A {END_OF_TEXT} $B:1 {END_OF_TEXT}:1",
                 special_tokens=[(END_OF_TEXT, end)],
             )
-    pad = next((number for token in _PADS if (number := tokenizer.token_to_id(token)) is not None), 0)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     named = hashlib.sha256(json.dumps(json.loads(tokenizer.to_str()), sort_keys=True).encode()).hexdigest()
-    return TextEncoder(name, tokenizer.get_vocab_size(), pad, named, tokenizer)
+    return TextEncoder(name, tokenizer.get_vocab_size(), _pad(tokenizer), named, tokenizer)
+
+
+def _pad(tokenizer: tokenizers.Tokenizer) -> int:
+    """Return what to pad with; without a token for it, a special one: decoders skip every token that is padding."""
+    known = (tokenizer.token_to_id(token) for token in _PADS)
+    special = (number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+    return next((number for number in known if number is not None), min(special, default=0))
 
 
 def _adds_nothing(tokenizer: tokenizers.Tokenizer) -> bool:

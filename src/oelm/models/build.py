@@ -36,6 +36,7 @@ _IMAGE = "AutoModelForImageClassification"
 _SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
 _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+_COUNTING_FROM_PADDING = {"roberta", "xlm-roberta", "camembert"}
 
 CONFIGS: dict[str, NamedConfig] = {
     "bert-base": NamedConfig("BertConfig", _MASKED, "google-bert/bert-base-uncased"),
@@ -191,13 +192,17 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
                 f"architecture from scratch, or give the name of weights ({named.hub or 'on the hub'}) or "
                 "their directory."
             )
+        config_class = _transformers(named.config)
+        _refuse_other_vocabulary(spec, vocab_size, config_class.model_type)
         fields = _fields(spec, vocab_size, reads_ends=named.head == _SEQ2SEQ)
-        config = _transformers(named.config)(**{**named.fields, **fields})
+        config = config_class(**{**named.fields, **fields})
         return _auto(named.labelled if spec.labels else named.head).from_config(config)  # type: ignore[no-any-return]
     place = place_of(spec.name) if spec.name in PACKAGES else spec.name
     saved = _read(_transformers("AutoConfig"), place)
     if spec.pretrained:
         _refuse_other_head(spec, vocab_size, saved)
+    else:
+        _refuse_other_vocabulary(spec, vocab_size, saved.model_type)
     fields = _fields(spec, vocab_size, reads_ends=saved.is_encoder_decoder)
     config = _read(_transformers("AutoConfig"), place, **fields)
     auto = _auto(_labelled_class(config) if spec.labels else _head_of(config))
@@ -238,6 +243,15 @@ def _refuse_other_head(spec: ForeignSpec, vocab_size: int | None, saved: Any) ->
         raise InvalidSpec(
             f"{spec.name!r} was pretrained on its own vocabulary of {saved.vocab_size} entries; one of {vocab_size} "
             "is for models from scratch. Leave data.vocab_size out, or say model.pretrained=False."
+        )
+
+
+def _refuse_other_vocabulary(spec: ForeignSpec, vocab_size: int | None, model_type: str) -> None:
+    if vocab_size and model_type in _COUNTING_FROM_PADDING:
+        raise InvalidSpec(
+            f"{spec.name!r} counts positions from the number of its padding token, so it cannot take a vocabulary "
+            f"trained on the data, whose padding is its last entry ({vocab_size - 1}). Leave data.vocab_size out, or "
+            "take another encoder (bert-tiny, bert-base, electra-small, ...)."
         )
 
 

@@ -71,8 +71,11 @@ def _limits(model: nn.Module) -> tuple[int, float]:
     foreign: Any = model
     embedding = foreign.get_input_embeddings()
     positions = getattr(foreign.config, "max_position_embeddings", None) or float("inf")
-    if "roberta" in foreign.config.model_type:
-        positions -= foreign.config.pad_token_id + 1  # its positions are counted from behind the padding's
+    tables = (part for name, part in foreign.named_modules() if name.endswith("position_embeddings"))
+    # RoBERTa and its kin count positions from behind the padding's, which their table of positions knows.
+    padding = next((table.padding_idx for table in tables if isinstance(table, nn.Embedding)), None)
+    if padding is not None:
+        positions -= padding + 1
     return embedding.num_embeddings, positions
 
 

@@ -216,8 +216,8 @@ class Training:
     def _is_time_to_validate(self) -> bool:
         step, every = self.progress.step, self.spec.eval_every
         if every == "epoch":
-            length = self.task.steps_per_epoch
-            return step // length > (step - 1) // length
+            ended, before = (_epochs(at, self.task.steps_per_epoch) for at in (step, step - 1))
+            return ended > before
         return step % every == 0
 
     def _validate(self) -> None:
@@ -255,3 +255,8 @@ class Training:
     def _synchronise(self) -> None:
         if self.world.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def _epochs(step: int, length: float) -> int:
+    """Return how many epochs of so many steps, which need not be whole, have ended by a step."""
+    return math.floor(step / length + 1e-9)
