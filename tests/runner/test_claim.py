@@ -13,7 +13,7 @@ import pytest
 
 from oelm.errors import RunLocked, UsageError
 from oelm.runner import claim as module
-from oelm.runner.claim import claimed, holder
+from oelm.runner.claim import ask_to_stop, claimed, holder
 
 
 def test_a_held_directory_is_refused_and_a_released_one_is_free(tmp_path):
@@ -139,3 +139,23 @@ def test_a_folder_that_cannot_be_written_is_refused_in_words(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="Give another folder"), claimed(tmp_path / "file" / "run"):
         pass
+
+
+def test_who_is_asked_to_stop_is_our_own_run_and_not_that_of_another_runner(tmp_path):
+    with claimed(tmp_path):  # by this process, which is no child of the one below
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        ask_to_stop(tmp_path, child.pid)
+        assert child.wait(30) == -signal.SIGTERM
+
+
+def test_a_run_below_its_launcher_is_asked_itself(tmp_path):
+    code = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1], sys.argv[2]]))"
+    inner = (
+        "import sys, time, pathlib; from oelm.runner.claim import claimed\n"
+        "with claimed(pathlib.Path(sys.argv[1])): time.sleep(60)"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", code, inner, str(tmp_path)])
+    while holder(tmp_path) is None:
+        time.sleep(0.05)
+    ask_to_stop(tmp_path, launcher.pid)
+    assert launcher.wait(30) == 256 - signal.SIGTERM  # what it makes of its child's end: it was not asked itself

@@ -239,12 +239,16 @@ def test_a_killed_run_is_told_with_the_usual_reason_and_not_started_for_ever(sta
     assert "out of memory is the usual reason" in play.text.getvalue()
 
 
-def test_gpus_that_others_use_are_waited_for_and_taken_when_they_are_free(stage):
+def test_gpus_that_others_use_are_waited_for_and_taken_when_they_are_free(stage, monkeypatch):
     nvml = FakeNvml(BUSY, BUSY)
     play = stage(nvml, device="cuda")
     play.runner._step()
     assert play.started == []
     assert "waiting for 1 free GPU" in play.runner._waiting_for
+    monkeypatch.setattr(local, "GPU_SECONDS", 60)
+    play.runner._step()  # which asks nobody again so soon
+    assert "waiting for 1 free GPU" in play.runner._waiting_for
+    monkeypatch.setattr(local, "GPU_SECONDS", 0.0)
     nvml.gpus[1] = IDLE
     play.runner._step()
     assert [env["CUDA_VISIBLE_DEVICES"] for _, env, _ in play.started] == ["GPU-1111-abcd"]
@@ -340,6 +344,7 @@ def test_a_run_that_is_still_starting_when_it_is_cancelled_is_asked_once_by_its_
 
 
 def test_a_cancelled_run_with_a_claim_is_asked_by_its_claim_and_not_through_its_launcher(stage, monkeypatch):
+    monkeypatch.setattr(Played, "pid", os.getppid())  # a launcher, as torchrun is, of this process, which has the claim
     play = stage(threads=4)
     asked = []
     play.runner._step()

@@ -193,3 +193,15 @@ def test_epochs_are_shown_as_the_steps_they_became(study, tmp_path, write_run):
 def test_a_record_of_other_numerics_is_of_another_run(study, tmp_path, write_run):
     write_run(study.runs()[0], numerics=0)
     assert Board(study, tmp_path / "runs").entries[0].state == "waiting"
+
+
+@pytest.mark.parametrize("stale", ["0decaf", "decaf", "tea", "mate"])  # whichever of the folders sorts last
+def test_of_two_folders_of_one_run_the_complete_one_tells_and_then_the_newer(study, tmp_path, write_run, stale):
+    first, second, *_ = study.runs()
+    write_run(first, status="interrupted", result=None, checksum=stale, started="2026-02-02T00:00:00+00:00")
+    write_run(second, status="failed", result=None, checksum=stale, started="2025-01-01T00:00:00+00:00")
+    whole, newer = write_run(first), write_run(second, status="interrupted", result=None)
+    board = Board(study, tmp_path / "runs")
+    assert [(entry.directory, entry.state) for entry in board.entries[:2]] == [
+        (whole, "complete"), (newer, "interrupted"),
+    ]  # fmt: skip

@@ -67,11 +67,20 @@ def ask_to_stop(directory: Path, process: int) -> None:
     """Ask the run in a directory, which was started as `process` here, to save itself and stop.
 
     By its claim if it has one, since torchrun, told to stop, gives its processes only so long to save themselves.
-    Without a claim nothing has begun that could be lost.
+    Without a claim nothing has begun that could be lost. A claim of nobody that `process` has started is another
+    runner's, who came first: its run goes on.
     """
     claim = holder(directory)
     with suppress(ProcessLookupError, PermissionError):
-        os.kill(claim.pid if claim and claim.is_here else process, signal.SIGTERM)
+        is_ours = claim is not None and claim.is_here and claim.pid in _family(process)
+        os.kill(claim.pid if claim and is_ours else process, signal.SIGTERM)
+
+
+def _family(process: int) -> set[int]:
+    """Return a process of this machine and all that it has started."""
+    with suppress(psutil.Error):
+        return {process, *(child.pid for child in psutil.Process(process).children(recursive=True))}
+    return {process}
 
 
 def holder(directory: Path) -> Claim | None:

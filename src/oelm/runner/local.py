@@ -118,7 +118,6 @@ class LocalRunner:
         return self._tries.get(directory_of(entry), 0) <= self.retries
 
     def _fill(self) -> None:
-        self._waiting_for = ""
         for entry in list(self.board.entries):
             at_work = any(slot.directory == entry.directory for slot in self._working)
             if at_work or not self._startable(entry):
@@ -129,13 +128,16 @@ class LocalRunner:
             self._cancelled = cancelled_runs(self.board)  # read again: a wish since the last look is not to be late
             if self._startable(entry):
                 self._start(entry, gpus)
+        self._waiting_for = ""  # whoever could be started has been
 
     def _room_for(self, run: RunSpec) -> tuple[str, ...] | None:
         """Return the GPUs to take (none on a CPU), or None while there is no room."""
-        if self.slots is not None and len(self._working) >= self.slots:
+        has_slot = self.slots is None or len(self._working) < self.slots
+        if has_slot and run.train.device == "cuda":
+            return self._free_gpus(run.train.processes)  # which says whom it waits for, and is asked now and then
+        self._waiting_for = ""
+        if not has_slot:
             return None
-        if run.train.device == "cuda":
-            return self._free_gpus(run.train.processes)
         mine = [slot.entry.run.train for slot in self._working]
         ours = {slot.directory for slot in self._working}
         others = [claim.threads for claim in self._claims if claim.path.parent not in ours]

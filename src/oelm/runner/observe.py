@@ -61,7 +61,7 @@ class RunObserver:
         if spec.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=resumed_at)
+            self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=resumed_at + 1)
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:

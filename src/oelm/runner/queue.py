@@ -77,9 +77,14 @@ class Board:
         found, bad = find_records(root) if root.is_dir() else ([], [])
         self.troubles = tuple(map(str, bad))
         given = find_jobs(root)
-        self._directories = {job.run: directory for directory, job in given.items()}
+        # Of two folders of one declared run, made when its data were others, the complete one tells, then the newer.
+        found.sort(key=lambda item: (item[1].status == "complete", item[1].started))
         keys = {directory: fingerprint(declared(record.spec)) for directory, record in found}
-        self._directories |= {keys[directory]: directory for directory, record in found if record.numerics == NUMERICS}
+        self._directories = {keys[directory]: directory for directory, record in found if record.numerics == NUMERICS}
+        complete = {directory for directory, record in found if record.status == "complete"}
+        for directory, job in given.items():  # a job that has not begun has left no record yet
+            if directory not in keys and self._directories.get(job.run) not in complete:
+                self._directories[job.run] = directory
         self._fresh = dict(found)
         settled = {directory for directory, record in found if is_settled(record)}
         self.slurm = SlurmQueue([job.job for directory, job in given.items() if directory not in settled])
