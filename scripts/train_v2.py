@@ -13,21 +13,26 @@ import sys
 from pathlib import Path
 
 from oelm.errors import INTERRUPTED, OelmError
-from oelm.interop.predecessor import PublishedCheckpoints, parser, read_published, run_of
+from oelm.interop.predecessor import PublishedCheckpoints, directory_of, parser, read_published, run_of
+from oelm.record.store import RECORD, read_record
 from oelm.runner.bind import bound
 from oelm.runner.run import execute
 from oelm.train.loop import Interrupted
 
 
+def _threads_begun_with(directory: Path) -> int | None:
+    """Return the threads of the run begun in a folder: it goes on as it was, on whatever cores."""
+    return read_record(directory).spec.train.threads if (directory / RECORD).exists() else None
+
+
 def main() -> int:
     """Run the published command."""
     flags = parser().parse_args()
-    directory: Path = flags.out_dir or Path("outputs") / f"{flags.model_type}_{flags.dataset}"
     try:
         if flags.resume is not None:
             read_published(flags.resume)  # before anything is made: a wrong file leaves no trace
-        run, tokens = bound(run_of(flags))
-        execute(run, tokens, directory, make_checkpoints=functools.partial(PublishedCheckpoints, flags=flags))
+        run, tokens = bound(run_of(flags, _threads_begun_with(directory_of(flags))))
+        execute(run, tokens, directory_of(flags), make_checkpoints=functools.partial(PublishedCheckpoints, flags=flags))
     except Interrupted as wish:
         print(f"{wish}; the same command continues it", file=sys.stderr)
         return INTERRUPTED

@@ -48,9 +48,11 @@ def test_train_makes_the_run_its_flags_say(trained):
 
 
 def test_train_takes_a_record_as_its_spec_and_prints_json(trained, tmp_path, capsys):
-    words = ["train", "--spec", str(trained / "record.json"), "--out", str(tmp_path / "again"), "--quiet", "--json"]
+    words = ["train", "--spec", str(trained / "record.json"), "--out", str(tmp_path / "again"), "--json"]
     assert dispatch(words) == 0
-    again = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    again = json.loads(said.out)
+    assert "[Step 40]" in said.err
     assert again["result"]["test_loss"] == read_record(trained).result.test_loss
 
 
@@ -60,6 +62,7 @@ def test_train_refuses_what_it_does_not_know(tmp_path, capsys):
     assert dispatch(["train", "--spec", str(tmp_path / "none.json")]) == 2
     assert dispatch(["train", "--method", "oelm-frieze"]) == 2
     assert dispatch(["train", "--size", "minii"]) == 2
+    assert dispatch(["train", "--seed", "-1"]) == 2
     assert "Did you mean 'mini'" in capsys.readouterr().err
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from oelm.data.prepare import prepare
+from oelm.data.stories import generate
 from oelm.record.store import read_record
 from oelm.spec.data import DataSpec
 
@@ -21,7 +22,9 @@ SMALL = shlex.split("--vocab_size 300 --d_model 32 --num_layers 2 --num_heads 4 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     directory = tmp_path_factory.mktemp("published")
-    prepare(DataSpec(corpus="stories", vocab_size=300, tokens=10_000), directory / "data" / "tinystories")
+    (directory / "stories.txt").write_text("<|endoftext|>".join(story.text for story in generate(0, 400)))
+    spec = DataSpec(corpus="tinystories", vocab_size=300, tokens=10_000, source=directory / "stories.txt")
+    prepare(spec, directory / "data" / "tinystories")
     return directory
 
 
@@ -83,6 +86,9 @@ def test_resuming_from_latest_pt_gives_the_weights_of_the_run_that_went_on(folde
     assert resumed["step"] == 8
     for name, tensor in half["model"].items():
         assert torch.equal(resumed["model"][name], tensor), name
+    other = run(folder, *flags, "--seed", "7", "--out_dir", "outputs/other", "--resume", str(mid))
+    assert other.returncode == 2
+    assert "was made with --seed 42, and this run says 7" in other.stderr
     ended = run(folder, *flags, "--out_dir", "outputs/ended", "--resume", str(folder / whole / "latest.pt"))
     assert ended.returncode != 0
     assert "so nothing of --max_steps 8 is left to train" in ended.stderr

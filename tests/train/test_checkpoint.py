@@ -84,3 +84,11 @@ def test_the_best_is_replaced_whole(saved):
         saved.save_best(nn.Linear(2, 2), {"progress": {"step": step}})
     assert read_checkpoint(saved.directory / "best").state["progress"]["step"] == 2
     assert not list(saved.directory.glob(".*"))
+
+
+def test_folders_of_like_names_are_not_taken_for_leftovers(tmp_path):
+    (tmp_path / ".emacs.d").mkdir()
+    (tmp_path / ".emacs.4711").mkdir()
+    Checkpoints(tmp_path, "abc").write("emacs", nn.Linear(2, 2), {"progress": {"step": 1}})
+    assert (tmp_path / ".emacs.d").is_dir()
+    assert not (tmp_path / ".emacs.4711").exists()

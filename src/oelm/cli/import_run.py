@@ -14,8 +14,9 @@ from oelm.record.imported import Settings, import_run
 class Arguments:
     """Read folders in the published layout (timing_stats.json, training.log) as records marked imported.
 
-    What their files do not say has to be said here; `oelm compare` and `oelm report` then take them as any run. Taken
-    to be as published: medium-512, 8 sequences a step, 1000 steps of warm-up, validation every 1000.
+    What their files do not say has to be said here; `oelm compare` and `oelm report` then compare them with one another
+    (not with runs of ours: nobody knows the bytes they were trained on). Taken to be as published: medium-512, 8
+    sequences a step, 1000 steps of warm-up, validation every 1000.
     """
 
     folders: tyro.conf.Positional[tuple[Path, ...]]

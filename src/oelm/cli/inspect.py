@@ -129,7 +129,8 @@ def _of_run(directory: Path, asked: Arguments) -> Audit:
         model = model.model_copy(update={"vocab_size": record.data.vocab_size})
     own = None
     if isinstance(record.spec.data, ExamplesSpec) and record.data is not None:
-        model = model.model_copy(update={"labels": len(record.data.labels) or None})
+        if record.spec.data.answers == "label":
+            model = model.model_copy(update={"labels": len(record.data.labels) or None})
         own = record.data.vocab_size if record.spec.data.vocab_size is not None else None
     built = build(model, seed=record.spec.seed, vocab_size=own)
     return surgery.apply(built, asked.method or record.spec.method, seed=record.spec.seed)

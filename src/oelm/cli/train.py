@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec, named_size
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
+from oelm.study import in_words
 
 
 @dataclass
@@ -61,7 +63,8 @@ def main(argv: list[str]) -> int:
         run, data = bound(run)
     directory = arguments.out or run_directory(Path("runs"), run)
     try:
-        record = execute(run, data, directory, quiet=arguments.quiet)
+        with redirect_stdout(sys.stderr) if arguments.json else nullcontext():  # where progress is no JSON
+            record = execute(run, data, directory, quiet=arguments.quiet)
     except Interrupted as wish:
         print(f"oelm: {wish}. The same command continues it.", file=sys.stderr)
         return INTERRUPTED
@@ -79,7 +82,10 @@ def _text(argv: list[str]) -> tuple[Arguments, RunSpec]:
     if asked.spec:
         return asked, _from_file(asked.spec)
     method, train = named_method(asked.method), train_task.steps_or_epochs(asked.train, argv)
-    run = RunSpec(arm=asked.method, method=method, model=asked.model, data=asked.data, train=train, seed=asked.seed)
+    try:
+        run = RunSpec(arm=asked.method, method=method, model=asked.model, data=asked.data, train=train, seed=asked.seed)
+    except ValidationError as error:
+        raise InvalidSpec(f"such a run cannot be: {in_words(error)}. `oelm train --help` explains.") from error
     return asked, run
 
 

@@ -80,11 +80,18 @@ def parser() -> argparse.ArgumentParser:
     return flags
 
 
-def run_of(flags: argparse.Namespace) -> RunSpec:
-    """Translate published flags into a run. The published batch size is that of each process."""
+def directory_of(flags: argparse.Namespace) -> Path:
+    """Return the folder of a published command."""
+    return flags.out_dir or Path("outputs") / f"{flags.model_type}_{flags.dataset}"
+
+
+def run_of(flags: argparse.Namespace, threads: int | None = None) -> RunSpec:
+    """Translate published flags into a run. The published batch size is that of each process.
+
+    `threads` are those of each process; by default its share of the cores.
+    """
     corpus = CORPORA[flags.dataset]
     count = processes()
-    cores = len(os.sched_getaffinity(0))
     return RunSpec(
         arm=flags.model_type,
         method=named_method(METHODS[flags.model_type]),
@@ -114,7 +121,7 @@ def run_of(flags: argparse.Namespace) -> RunSpec:
             checkpoint_every=flags.save_interval,
             precision="fp16" if flags.use_amp else "fp32",
             device="cuda" if torch.cuda.is_available() else "cpu",
-            threads=max(1, cores // count),
+            threads=threads or max(1, len(os.sched_getaffinity(0)) // count),
         ),
     )
 
@@ -141,12 +148,23 @@ class PublishedCheckpoints(Checkpoints):
         checkpoint, troubles = super().load()
         if checkpoint is None and self.flags.resume is not None:
             checkpoint = read_published(self.flags.resume)
+            self._refuse_another_run(checkpoint.state["args"])
             if checkpoint.state["progress"]["step"] >= self.flags.max_steps:
                 raise UsageError(
                     f"{self.flags.resume} is of step {checkpoint.state['progress']['step']}, so nothing of --max_steps "
                     f"{self.flags.max_steps} is left to train. Give more steps, or measure it: oelm import-checkpoint."
                 )
         return checkpoint, troubles
+
+    def _refuse_another_run(self, made_with: Mapping[str, Any]) -> None:
+        """Refuse the weights of another arm or seed, which fit and would be frozen and reported as this one's."""
+        for name in ("model_type", "seed"):
+            made, asked = made_with.get(name), getattr(self.flags, name)
+            if made not in (None, asked):
+                raise UsageError(
+                    f"{self.flags.resume} was made with --{name} {made}, and this run says {asked}. Give a checkpoint "
+                    f"of this run, or --{name} {made}."
+                )
 
     def _write(self, name: str, model: nn.Module, training: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         path = self.directory.parent / name

@@ -7,6 +7,7 @@ one before it is kept as `previous`, so that a torn or damaged `latest` costs so
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -101,8 +102,9 @@ class Checkpoints:
         self, name: str, model: nn.Module, training: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self.directory.glob(f".{name}.*"):  # of a process that was killed while writing
-            shutil.rmtree(leftover, ignore_errors=True)
+        for leftover in self.directory.glob(f".{glob.escape(name)}.*"):  # of a process that was killed while writing
+            if leftover.suffix[1:].isdigit():  # the folder may be a user's, with folders of like names in it
+                shutil.rmtree(leftover, ignore_errors=True)
         aside = self.directory / f".{name}.{os.getpid()}"
         aside.mkdir()
         try:

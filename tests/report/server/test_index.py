@@ -13,6 +13,7 @@ from oelm.record.store import METRICS, RECORD, run_directory, write_record, writ
 from oelm.report.server import index as module
 from oelm.report.server.folder import Folder
 from oelm.report.server.index import Index
+from oelm.report.server.views import overview
 from oelm.study import Listing, Study
 
 
@@ -156,7 +157,7 @@ def test_a_study_knows_how_many_runs_it_will_have(index: Index, study: Study, ma
     write_record(run_directory(root, record.spec), record)
     index.look()
     found = index.studies["tiny"]
-    assert (found.expected, found.study, found.reports) == (6, study, ())
+    assert (len(found.declared or ()), found.done, found.study, found.reports) == (6, 1, study, ())
     (root / "study.json").write_text(json.dumps({"name": "tiny"}))
     index.look()
     assert "does not hold a study" in (index.studies["tiny"].reason or "")
@@ -172,13 +173,13 @@ def test_a_study_that_tunes_grows_by_what_its_runs_say(index: Index, study: Stud
         index.look()
         if number:
             found = index.studies["tiny"]
-            assert (found.stage, found.expected, len(found.settled)) == ("tune", 4, number)
+            assert (found.stage, len(found.declared or ()), found.done) == ("tune", 4, number)
         failure = {"status": "failed", "failure": "diverged", "result": None} if number == 0 else {}
         record = make_record(run, **failure)  # a diverged run has its answer, too
         write_record(run_directory(root, record.spec), record)
     index.look()
     found = index.studies["tiny"]
-    assert (found.stage, found.expected, len(found.settled)) == ("confirm", 4 + 6, 4)
+    assert (found.stage, len(found.declared or ()), found.done) == ("confirm", 4 + 6, 4)
 
 
 def test_a_listing_is_a_study_like_any_other(index: Index, study: Study, make_record: Any) -> None:
@@ -187,7 +188,22 @@ def test_a_listing_is_a_study_like_any_other(index: Index, study: Study, make_re
     write_study(root, Listing(name="published", question="Do they hold?", listed=listed))
     write_record(root / "one", make_record(listed[0]))
     index.look()
-    assert (index.studies["published"].expected, index.studies["published"].stage) == (6, None)
+    found = index.studies["published"]
+    assert (len(found.declared or ()), found.done, found.stage) == (6, 1, None)
+
+
+def test_runs_of_an_earlier_declaration_are_no_progress_of_the_study(
+    index: Index, study: Study, make_record: Any
+) -> None:
+    root = index.folder.root / study.name
+    shorter = study.base.train.model_copy(update={"steps": study.base.train.steps // 2})
+    before = study.model_copy(update={"base": study.base.model_copy(update={"train": shorter})})
+    write_study(root, study)
+    for run in (*before.runs(), *study.runs()[:2]):
+        record = make_record(run)
+        write_record(run_directory(root, record.spec), record)
+    (shown,) = overview(index, "", 0)["studies"]
+    assert (shown["done"], shown["expected"]) == (2, 6)
 
 
 def test_the_newest_claim_tells_when_a_run_last_gave_a_sign_of_life(index: Index, study: Study, write_run: Any) -> None:

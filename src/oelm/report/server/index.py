@@ -25,6 +25,7 @@ from oelm.record.store import METRICS, RECORD, SPEC, STUDY, read_record, read_st
 from oelm.report.page import PAGE, report_folder
 from oelm.report.server.folder import Folder
 from oelm.report.wording import Language
+from oelm.spec.run import fingerprint
 from oelm.study import AnyStudy, Study
 
 CLAIM = "claim."
@@ -71,10 +72,12 @@ class StudyFolder:
     reason: str | None = None
     stage: StageName | None = None
     """Which stage of two it has reached; None: it has but one."""
-    expected: int = 0
-    """How many runs it has, as far as that is known."""
+    declared: frozenset[str] | None = None
+    """The runs it has, as far as that is known; None: nobody has declared any."""
     settled: frozenset[str] = frozenset()
-    """The runs that have ended with an answer."""
+    """The runs here that have ended with an answer."""
+    done: int = 0
+    """How many of them are declared: a study that was changed leaves others behind."""
     reports: tuple[str, ...] = ()
     """The folders of its reports, one for each language that has been written."""
 
@@ -164,10 +167,13 @@ class Index:
         for key, directory in folders.items():
             known, ended = self.studies.get(key) or StudyFolder(directory), members[key]
             signature = _signature(directory / STUDY)
-            if known.signature != signature or (known.stage and known.settled != ended.keys()):
+            grown = known.settled != ended.keys()
+            if known.signature != signature or (known.stage and grown):
                 # A study that tunes grows by what its runs say; the others are expanded once.
-                known = _declared(self.folder, directory, signature, list(ended.values()))
-            known.settled = frozenset(ended)
+                known, grown = _declared(self.folder, directory, signature, list(ended.values())), True
+            if grown:
+                known.settled, names = frozenset(ended), by_declaration(ended.values())
+                known.done = len(ended) if known.declared is None else len(known.declared & names.keys())
             known.reports = tuple(name for name in REPORTS if _signature(directory / name / PAGE))
             studies[key] = known
         self.studies = studies
@@ -237,7 +243,7 @@ def _declared(folder: Folder, directory: Path, signature: Signature, ended: list
         study = read_study(directory)
         stage = stage_of(study, by_declaration(ended))
         name = stage.name if isinstance(study, Study) and study.tuned else None
-        return StudyFolder(directory, signature, study, stage=name, expected=len(stage.runs))
+        return StudyFolder(directory, signature, study, stage=name, declared=frozenset(map(fingerprint, stage.runs)))
     except (OelmError, OSError) as error:
         return StudyFolder(directory, signature, reason=str(error))
 

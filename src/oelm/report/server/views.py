@@ -45,8 +45,8 @@ def overview(index: Index, epoch: str, since: int) -> dict[str, Any]:
             "reason": found.reason,
             "stage": found.stage,
             "states": states.get(key, {}),
-            "done": len(found.settled),
-            "expected": max(found.expected, sum(states.get(key, {}).values())),
+            "done": found.done,
+            "expected": sum(states.get(key, {}).values()) if found.declared is None else len(found.declared),
             "reports": found.reports,
         }
         for key, found in sorted(index.studies.items())
