@@ -106,5 +106,7 @@ def test_nothing_is_imported_twice_and_our_own_runs_not_at_all(tmp_path: Path) -
 def test_the_verb_imports_folders_and_says_where_they_are(tmp_path: Path, capsys: Any) -> None:
     folder = published(tmp_path / "GPT-06_baseline", {1000: 5.0})
     argv = ["import-run", str(folder), "--learning-rate", "3e-4", "--out", str(tmp_path / "runs")]
+    assert dispatch([*argv, "--learning-rate", "0"]) == 2
+    assert "learning_rate: Input should be greater than 0" in capsys.readouterr().err
     assert dispatch(argv) == 0
     assert "GPT-06_baseline" in capsys.readouterr().out

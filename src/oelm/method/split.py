@@ -75,6 +75,7 @@ class Part(nn.Module):
 class MergedTensor(Tensor):
     """What a split module shows outside as its weight: a copy, so that writing to it must not be lost.
 
+    Torch's own attention reads `in_proj_weight` in its forward pass and is shown the bare copy (docs/architectures.md).
     Assigning to `.data`, as PEFT's merge does, reaches the parts; every other change in place is refused.
     """
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from oelm.errors import BadRecord, UnknownName, UsageError
+from oelm.errors import BadRecord, InvalidSpec, UnknownName, UsageError
 from oelm.files import write_atomically
 from oelm.record.schema import EnvironmentRecord, MetricRecord, ResultRecord, RunRecord, SecondsRecord
 from oelm.record.store import LOG, METRICS, RECORD, TIMING, run_directory, write_record
@@ -26,6 +26,7 @@ from oelm.spec.model import GPTSpec, named_size
 from oelm.spec.published import CORPORA, METHODS
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
+from oelm.study import in_words
 
 UNKNOWN = "unknown"
 _VALIDATION = re.compile(r"\[Step (\d+)\] Validation - Loss: ([-+.\w]+)")
@@ -109,18 +110,21 @@ def record_of(name: str, timing: TimingRecord, points: list[MetricRecord], setti
     known = [point.step for point in points] or [timing.num_steps_measured + timing.warmup_steps]
     steps = settings.steps or max(known)
     method = METHODS[timing.model_type]
-    run = RunSpec(
-        arm=method,
-        label=settings.label or name,
-        method=named_method(method),
-        model=named_size("medium-512"),
-        data=DataSpec(corpus=CORPORA.get(timing.dataset, timing.dataset)),
-        train=TrainSpec(
-            steps=max(1, steps), learning_rate=settings.learning_rate, warmup_steps=1000, eval_every=1000,
-            eval_tokens=None,
-        ),
-        seed=settings.seed,
-    )  # fmt: skip
+    try:
+        run = RunSpec(
+            arm=method,
+            label=settings.label or name,
+            method=named_method(method),
+            model=named_size("medium-512"),
+            data=DataSpec(corpus=CORPORA.get(timing.dataset, timing.dataset)),
+            train=TrainSpec(
+                steps=max(1, steps), learning_rate=settings.learning_rate, warmup_steps=1000, eval_every=1000,
+                eval_tokens=None,
+            ),
+            seed=settings.seed,
+        )  # fmt: skip
+    except ValidationError as error:
+        raise InvalidSpec(f"{name} cannot be such a run: {in_words(error)}.") from error
     finite = [point for point in points if math.isfinite(point.loss)]
     best = min(finite, key=lambda point: point.loss, default=None)
     loss = timing.best_val_loss if timing.best_val_loss is not None else (best.loss if best else None)
