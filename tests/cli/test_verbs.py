@@ -87,10 +87,12 @@ def test_evaluate_counts_the_answers_of_a_probe(tmp_path, monkeypatch, capsys):
     assert result["accuracy"] == read_record(Path("probe")).result.test_accuracy
 
 
-def test_evaluate_refuses_tokens_that_the_model_has_no_embedding_for(trained, tmp_path, capsys):
-    prepare(DataSpec(corpus="stories", vocab_size=400, tokens=20_000), tmp_path / "other")
-    assert dispatch(["evaluate", str(trained), "--data", str(tmp_path / "other")]) == 2
-    assert "come from a vocabulary of 400, and the model has one of 300" in capsys.readouterr().err
+@pytest.mark.parametrize("size", [300, 400])
+@pytest.mark.parametrize("verb", ["evaluate", "generate"])
+def test_tokens_that_mean_something_else_than_those_of_the_run_are_refused(trained, tmp_path, capsys, verb, size):
+    prepare(DataSpec(corpus="stories", vocab_size=size, tokens=20_000, seed=1), tmp_path / "other")
+    assert dispatch([verb, str(trained), "--data", str(tmp_path / "other")]) == 2
+    assert "was made with another vocabulary" in capsys.readouterr().err
 
 
 def test_generate_continues_the_prompt_and_repeats_itself_by_seed(trained, capsys):

@@ -74,6 +74,13 @@ def test_a_saved_directory_is_read_with_its_head_and_a_new_one_on_wish(tmp_path)
     assert not torch.equal(fresh.bert.embeddings.word_embeddings.weight, model.bert.embeddings.word_embeddings.weight)
 
 
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_weights_are_float32_whatever_they_are_stored_in(tmp_path, pretrained):
+    build(ForeignSpec(name="bert-tiny", pretrained=False)).half().save_pretrained(tmp_path)
+    model = build(ForeignSpec(name=str(tmp_path), labels=2, pretrained=pretrained))
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
 def test_a_saved_image_model_which_has_no_vocabulary_is_read_and_keeps_its_labels(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(

@@ -84,3 +84,10 @@ def test_positions_that_are_counted_from_behind_the_padding_are_fewer(name):
     model(input_ids=torch.full((1, 14), 5))
     with pytest.raises(BadShape, match="reads 14 at most"):
         refuse_longer(model, 15)
+
+
+@pytest.mark.parametrize("name", ["t5-tiny", "bart-tiny"])
+def test_an_encoder_decoder_with_its_own_vocabulary_knows_how_answers_begin(name):
+    model = build(ForeignSpec(name=name, labels=3, pretrained=False)).eval()
+    ids = torch.tensor([[5, 6, 7, model.config.eos_token_id]])
+    assert Classifier(model, 0).logits(ids, torch.ones_like(ids), torch.zeros_like(ids)).shape == (1, 3)

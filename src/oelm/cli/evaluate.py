@@ -56,6 +56,8 @@ def main(argv: list[str]) -> int:
         for note in data.notes:
             print(note, file=sys.stderr)
     else:
+        if arguments.data:
+            restored.refuse_other_vocabulary(arguments.data)
         data = open_tokens(arguments.data) if arguments.data else bound(restored.run)[1]
         if isinstance(data, TokenData) and isinstance(restored.model, GPT):
             refuse_larger_vocabulary(data, restored.model.token_embedding.num_embeddings)

@@ -42,6 +42,8 @@ def main(argv: list[str]) -> int:
     from oelm.runner.restore import restore
 
     restored = restore(arguments.run, arguments.checkpoint)
+    if arguments.data:
+        restored.refuse_other_vocabulary(arguments.data)
     tokenizer = load_tokenizer(arguments.data or restored.data_directory)
     prompt = [int(token) for token in tokenizer.encode_batch([arguments.prompt])[0]] or [tokenizer.end_of_text]
     drawn = generate(

@@ -178,9 +178,14 @@ def find_files(path: Path) -> list[Path]:
 
 
 def split_of(path: Path) -> Split | None:
-    """Tell from a relative path to which split a file belongs; the word nearest to the end decides."""
+    """Tell from a relative path to which split a file belongs.
+
+    A file or folder that is called just like a split decides, the innermost first: what lies in test/ is held out,
+    whatever word its title has. Else it is the word nearest to the end.
+    """
+    names = [part.lower() for part in (*path.parent.parts, path.stem)]
     words = re.split(r"[^a-z0-9]+", str(path).lower())
-    return next((SPLIT_NAMES[word] for word in reversed(words) if word in SPLIT_NAMES), None)
+    return next((SPLIT_NAMES[word] for word in (*reversed(names), *reversed(words)) if word in SPLIT_NAMES), None)
 
 
 def own_splits(files: Sequence[Path]) -> dict[Split, list[Path]]:

@@ -36,6 +36,7 @@ _IMAGE = "AutoModelForImageClassification"
 _SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
 _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+_T5 = {"decoder_start_token_id": 0}  # its padding, as published; the configuration by itself names none
 _COUNTING_FROM_PADDING = {"roberta", "xlm-roberta", "camembert"}
 
 CONFIGS: dict[str, NamedConfig] = {
@@ -100,7 +101,7 @@ CONFIGS: dict[str, NamedConfig] = {
         "T5Config",
         _SEQ2SEQ,
         None,
-        {"d_model": 64, "d_kv": 16, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
+        {**_T5, "d_model": 64, "d_kv": 16, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
     ),
     "bart-tiny": NamedConfig(
         "BartConfig",
@@ -116,7 +117,7 @@ CONFIGS: dict[str, NamedConfig] = {
             "decoder_ffn_dim": 256,
         },
     ),
-    "t5-small": NamedConfig("T5Config", _SEQ2SEQ, "google-t5/t5-small"),
+    "t5-small": NamedConfig("T5Config", _SEQ2SEQ, "google-t5/t5-small", _T5),
     "bart-base": NamedConfig(
         "BartConfig",
         _SEQ2SEQ,
@@ -196,6 +197,7 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
         _refuse_other_vocabulary(spec, vocab_size, config_class.model_type)
         fields = _fields(spec, vocab_size, reads_ends=named.head == _SEQ2SEQ)
         config = config_class(**{**named.fields, **fields})
+        config.dtype = torch.float32
         return _auto(named.labelled if spec.labels else named.head).from_config(config)  # type: ignore[no-any-return]
     place = place_of(spec.name) if spec.name in PACKAGES else spec.name
     saved = _read(_transformers("AutoConfig"), place)
@@ -205,9 +207,11 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
         _refuse_other_vocabulary(spec, vocab_size, saved.model_type)
     fields = _fields(spec, vocab_size, reads_ends=saved.is_encoder_decoder)
     config = _read(_transformers("AutoConfig"), place, **fields)
+    # Whatever the weights are stored in: train.precision says what is computed in, over weights in float32.
+    config.dtype = torch.float32
     auto = _auto(_labelled_class(config) if spec.labels else _head_of(config))
     if spec.pretrained:
-        return _read(auto, place, config=config)  # type: ignore[no-any-return]
+        return _read(auto, place, config=config, dtype=torch.float32)  # type: ignore[no-any-return]
     return auto.from_config(config)  # type: ignore[no-any-return]
 
 

@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from torch import nn
 
 from oelm import surgery
+from oelm.data.meta import read_meta
 from oelm.data.prepare import default_directory
-from oelm.errors import CheckpointError, UsageError
+from oelm.data.vocabulary import GPT2_SHA256
+from oelm.errors import BadData, CheckpointError, UsageError
 from oelm.models.gpt import GPT
 from oelm.runner.bind import bound
 from oelm.runner.tasks import build_model
@@ -49,6 +51,25 @@ class Restored:
             raise UsageError(f"the run was trained on labelled {self.run.data.corpus!r}, not on text to go on with.")
         directory = self.run.data.directory or default_directory(self.run.data)
         return directory.parent if directory.suffix == ".bin" else directory
+
+    def refuse_other_vocabulary(self, folder: Path) -> None:
+        """Refuse tokens that mean something else than those of the run, as far as the run's own are still there."""
+        own, other = _vocabulary(self.data_directory), _vocabulary(folder)
+        if None not in (own, other) and own != other:
+            raise BadData(
+                f"{folder} was made with another vocabulary than {self.data_directory}, from which the run has its "
+                "own: the same number is another token there. Prepare the text again with "
+                f"`oelm prepare NAME --from TEXT --vocabulary {self.data_directory}`."
+            )
+
+
+def _vocabulary(folder: Path) -> str | None:
+    """Return what names the vocabulary of a folder of tokens; bare ones have GPT-2's."""
+    directory = folder.parent if folder.suffix == ".bin" else folder
+    meta = read_meta(directory)
+    if meta is not None:
+        return meta.tokenizer.sha256
+    return GPT2_SHA256 if (directory / "train.bin").exists() else None
 
 
 def restore(path: Path, which: Which = "latest") -> Restored:
