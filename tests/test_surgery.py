@@ -364,3 +364,16 @@ def test_a_restored_gpt_is_frozen_as_it_was():
     twin.load_state_dict(model.state_dict())
     surgery.restore(twin, surgery.applied(model))
     assert oelm.verify_frozen(twin) == oelm.verify_frozen(model)
+
+
+def test_models_made_from_one_configuration_keep_their_methods_apart(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=61, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    one, other = transformers.BertModel(config), transformers.BertModel(config)
+    oelm.apply(one, "oelm-freeze")
+    oelm.apply(other, "baseline")
+    one.save_pretrained(tmp_path)
+    assert oelm.verify_frozen(oelm.load(tmp_path)) == oelm.verify_frozen(one) != {}
+    assert one.encoder.config is one.config is not config

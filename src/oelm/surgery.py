@@ -6,6 +6,7 @@ Everything is checked before anything is written, so that a refused method leave
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 from torch import nn
@@ -253,6 +254,7 @@ def _make_separate(projections: list[Projection], method: MethodSpec) -> None:
 def _build_in(architecture: Architecture, model: nn.Module, projections: list[Projection], state: Applied) -> None:
     """Carry out what changes more than weights, and leave the note that a method stands here."""
     setattr(model, _STATE, state)
+    _own_config(model)
     chosen = queries_and_keys(projections)
     if state.method.init.shape == "absent":
         architecture.remove_qk(model, chosen)
@@ -280,6 +282,16 @@ def _hold(model: nn.Module, tensors: Iterable[tuple[str, nn.Parameter]]) -> list
     state.casts.update(rounded(named))
     _note(unwrapped(model), state)
     return [name for name, _ in named]
+
+
+def _own_config(model: nn.Module) -> None:
+    """Give a `transformers` model a configuration of its own: models made from one object would share their notes."""
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "save_pretrained"):
+        own = copy(config)
+        for module in model.modules():
+            if module.__dict__.get("config") is config:
+                module.config = own
 
 
 def _note(model: nn.Module, state: Applied) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import oelm
-from oelm.errors import FrozenWeightsMoved, MethodError
+from oelm.errors import FrozenWeightsMoved, MethodError, NotCarriedOut
 from oelm.method.freeze import sha256
 
 peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
@@ -92,3 +92,13 @@ def test_peft_finds_the_split_layers_as_it_finds_the_plain_ones():
     plain, frozen = with_lora(gpt2()[0], "all-linear"), with_lora(model, "all-linear")
     assert plain.targeted_module_names == frozen.targeted_module_names
     assert any(name.endswith("c_attn") for name in frozen.targeted_module_names)
+
+
+def test_a_method_that_lets_layers_train_is_refused_below_adapters(tmp_path):
+    model, targets = gpt2()
+    oelm.apply(model, "oelm-partial:-1")
+    adapted = with_lora(model, targets)
+    arguments = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
+    with pytest.raises(NotCarriedOut, match="PEFT freezes everything below its adapters"):
+        transformers.Trainer(adapted, arguments, callbacks=[oelm.OelmCallback()])
+    assert not any(p.requires_grad for name, p in adapted.named_parameters() if "lora_" not in name)

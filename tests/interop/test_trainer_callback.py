@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import oelm
-from oelm.errors import CheckpointError, FrozenWeightsMoved, MethodError
+from oelm.errors import CheckpointError, FrozenWeightsMoved, MethodError, NotCarriedOut
 from oelm.interop.trainer_callback import OelmCallback, divided
 from oelm.method.freeze import sha256
 from oelm.spec.method import MethodSpec, RatesSpec
@@ -73,7 +73,9 @@ def trainer(made, folder, *watchers, **options):
         seed=3,
         **options,
     )
-    return transformers.Trainer(made, arguments, train_dataset=Rows(), callbacks=[OelmCallback(), *watchers])
+    return transformers.Trainer(
+        made, arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[OelmCallback(), *watchers]
+    )
 
 
 def test_a_frozen_model_trains_and_stays_frozen(tmp_path):
@@ -150,6 +152,29 @@ def test_a_resumed_training_ends_where_an_undisturbed_one_ends(tmp_path, method)
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
     assert oelm.verify_frozen(again) == oelm.verify_frozen(whole)
+
+
+@pytest.mark.parametrize("method", ["oelm-every:5", "train-then-freeze:0.75", "oelm-progressive:0.25-0.75"])
+def test_the_best_checkpoint_that_is_loaded_at_the_end_is_frozen_as_it_was(tmp_path, method):
+    made = model(method)
+    options = {"eval_strategy": "steps", "eval_steps": 4, "save_steps": 4, "load_best_model_at_end": True}
+    train = trainer(made, tmp_path, **options)
+    train.train()
+    assert train.state.best_model_checkpoint.endswith("checkpoint-8"), "the best is not to be the last"
+    made.save_pretrained(tmp_path / "best")
+    assert oelm.verify_frozen(oelm.load(tmp_path / "best")) == oelm.verify_frozen(made)
+
+
+def test_a_model_that_the_trainer_cannot_resume_whole_is_refused(tmp_path):
+    def neox():
+        sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+        made = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(vocab_size=61, **sizes))
+        oelm.apply(made, "oelm-freeze")
+        return made
+
+    trainer(neox(), tmp_path, save_steps=6).train()
+    with pytest.raises(NotCarriedOut, match=r"the first: lm_head\.weight"):
+        trainer(neox(), tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
 def test_a_checkpoint_of_another_draw_is_refused(tmp_path):

@@ -12,11 +12,14 @@ load, to set rates); only for the moment of a step they are divided by learning-
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 
 from oelm import surgery
@@ -51,6 +54,11 @@ class OelmCallback(TrainerCallback, ExportableState):
                 f"the method's schedule changes what trains in layers {moving} during training, which "
                 "DDP only follows when told. Set ddp_find_unused_parameters=True in TrainingArguments."
             )
+        if moving and any(name.endswith(".base_layer") for name, _ in model.named_modules()):
+            raise NotCarriedOut(
+                f"the method lets layers {moving} train, and PEFT freezes everything below its adapters and saves "
+                "nothing else. Take a method that keeps all of them frozen (oelm-freeze), or no adapters."
+            )
         if moving:
             surgery.unfreeze(model, layers=moving)
 
@@ -60,17 +68,19 @@ class OelmCallback(TrainerCallback, ExportableState):
         """Freeze as the first (or the resumed) step asks, and prepare the learning rates."""
         del args, control
         model = self._model = _model(given)
+        if state.global_step:
+            _refuse_renamed(model)
         surgery.verify_frozen(model)
         optimizer = _torch_optimizer(given["optimizer"])
         _refuse_missing(model, optimizer)
         self._schedule = surgery.FreezeSchedule(model, state.max_steps)
-        kept: Any = state.stateful_callbacks  # a list before a Trainer has seen it, a dict of states after that
-        saved = kept.get(type(self).__name__, {}).get("attributes", {}).get("hashes")
+        saved = _kept(state)
         if state.global_step and saved:
-            self._schedule.restore(state.global_step - 1, {"hashes": saved})
+            self._schedule.restore(state.global_step - 1, saved)
         else:
             self._schedule.restore(0, {"hashes": _after_freezing(model, self._schedule)})
         self._factors = _factors(model)
+        kept: Any = state.stateful_callbacks
         kept.setdefault(type(self).__name__, self.state())
 
     def on_step_begin(
@@ -110,9 +120,13 @@ class OelmCallback(TrainerCallback, ExportableState):
         surgery.verify_frozen(_model(given))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Prove it once more."""
-        del args, state, control
-        surgery.verify_frozen(_model(given))
+        """Prove it once more; of the best checkpoint, if the Trainer has just loaded that, by its own hashes."""
+        del control
+        model, best = _model(given), state.best_model_checkpoint
+        if args.load_best_model_at_end and best and self._schedule is not None:
+            saved = TrainerState.load_from_json(str(Path(best) / TRAINER_STATE_NAME))
+            self._schedule.restore(saved.global_step - 1, _kept(saved))
+        surgery.verify_frozen(model)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: the hashes of what is frozen."""
@@ -139,6 +153,27 @@ def _model(given: dict[str, Any]) -> nn.Module:
             "oelm.apply(model, method) before making the Trainer, or load it with oelm.load."
         )
     return model
+
+
+def _kept(state: TrainerState) -> dict[str, Any] | None:
+    """Return what a Trainer's state keeps of the callback, if it has any."""
+    callbacks: Any = state.stateful_callbacks  # a list before a Trainer has seen it, a dict of states after that
+    hashes = callbacks.get(OelmCallback.__name__, {}).get("attributes", {}).get("hashes")
+    return {"hashes": hashes} if hashes else None
+
+
+def _refuse_renamed(model: nn.Module) -> None:
+    """Refuse models whose checkpoints name tensors otherwise: the Trainer loads none of these when it resumes."""
+    inner: Any = surgery.unwrapped(model)
+    if not isinstance(inner, PreTrainedModel):
+        return
+    own = inner.state_dict()
+    if lost := sorted(own.keys() - revert_weight_conversion(inner, dict(own)).keys()):
+        raise NotCarriedOut(
+            f"the Trainer does not load all that it has saved of a {type(inner).__name__}: {len(lost)} tensors have "
+            f"other names in the checkpoint (the first: {lost[0]}), and would begin anew. Load the checkpoint with "
+            "oelm.load and train it as a new run."
+        )
 
 
 def _moving_layers(model: nn.Module) -> tuple[int, ...]:
