@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from oelm.errors import InvalidSpec, UnknownName, UsageError
 from oelm.record.stages import stage_of
 from oelm.spec.data import DataSpec
-from oelm.spec.method import METHODS, named_method
+from oelm.spec.method import METHODS, MethodSpec, named_method
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
@@ -174,3 +174,11 @@ def test_fields_that_fit_only_together_are_replaced_together():
     arm = Arm(name="six", method=named_method("baseline"), model={"num_heads": 6, "model_dim": 96})
     runs = make(arms=("baseline", arm)).runs()
     assert {(run.model.num_heads, run.model.model_dim) for run in runs if run.arm == "six"} == {(6, 96)}
+
+
+@pytest.mark.parametrize("field", ["model.num_heads", "model"])
+def test_an_arm_whose_model_the_study_varies_is_refused(study, field):
+    values = {"model.num_heads": (2, 4), "model": (study.base.model,)}
+    arms = (*study.arms, Arm(name="more-heads", method=MethodSpec(), model={"num_heads": 8}))
+    with pytest.raises(ValidationError, match="its runs would not be what it is called"):
+        Study(**{**study.model_dump(), "arms": arms, "axes": {field: values[field]}})

@@ -78,6 +78,13 @@ class Study(Spec):
             raise ValueError(f"seeds {sorted(shared)} tune and confirm; a setting must be confirmed by fresh seeds")
         if both := set(self.axes) & set(self.tuned):
             raise ValueError(f"{sorted(both)} is an axis and tuned; an axis is reported, a tuned field chosen")
+        for arm in self.arms:
+            own = {"model", *(f"model.{name}" for name in arm.model)} if arm.model else set()
+            if overruled := own & {*self.axes, *self.tuned}:
+                raise ValueError(
+                    f"arm {arm.name!r} sets {sorted(overruled)}, which the study varies or tunes: its runs would not "
+                    "be what it is called; take the field from one of them"
+                )
         # A field that no run has is refused here, with the nearest name.
         replaced(self.base, {field: values[0] for field, values in {**self.axes, **self.tuned}.items()})
         return self

@@ -50,3 +50,9 @@ def test_low_accuracies_can_lose_less_than_a_point_and_more_than_5_percent() -> 
 
 def test_arms_that_share_no_seed_are_not_judged() -> None:
     assert judge(ACCURACY, {0: -90.0}, {1: -90.0}, 1.0) is None
+
+
+def test_equal_differences_of_accuracy_decide_nothing_about_either_margin() -> None:
+    judged = judge(ACCURACY, costs(0.79, 0.80, 0.81), costs(0.85, 0.86, 0.87), margin_of(ACCURACY))
+    assert judged is not None
+    assert (judged.relative, judged.verdict, judged.p_margin) == (None, "undecided", None)

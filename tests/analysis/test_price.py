@@ -66,8 +66,8 @@ def test_the_cheapest_within_each_margin_is_found_for_every_kind(study: Study, m
     found = {(item.margin, item.kind): item for item in cheapest(compared(study, make_record, percents))}
     arms = {place: item.row.arm if item.row else None for place, item in found.items()}
     assert arms == {
-        (MARGIN, "frozen"): REPAIRED, (MARGIN, "partly"): "oelm-q-only", (MARGIN, "trained"): CONTROL,
-        (CLOSE, "frozen"): None, (CLOSE, "partly"): "oelm-q-only", (CLOSE, "trained"): CONTROL,
+        (MARGIN, "frozen"): REPAIRED, (MARGIN, "partly"): "oelm-q-only", (MARGIN, "trained"): "baseline",
+        (CLOSE, "frozen"): None, (CLOSE, "partly"): "oelm-q-only", (CLOSE, "trained"): "baseline",
     }  # fmt: skip
     assert found[MARGIN, "frozen"].share == pytest.approx(0.08)
     assert found[CLOSE, "partly"].share == pytest.approx(0.5)

@@ -120,6 +120,7 @@ def test_a_real_block_reports_every_arm(capsys):
         ({"arms": "baseline"}, InvalidSpec, "at least two"),
         ({"arms": "baseline,baseline"}, InvalidSpec, "each once"),
         ({"arms": "baseline,oelm-freez"}, UnknownName, "oelm-freeze"),
+        ({"arms": "baseline,oelm-every:2"}, InvalidSpec, "changes what trains on the way"),
         ({"steps": 0}, InvalidSpec, "above 0"),
         ({"size": "nono"}, UnknownName, "nano"),
         ({"size": "nano", "length": 33}, BadShape, "context of 32"),

@@ -118,7 +118,7 @@ def _at(comparison: Comparison, cell: Cell) -> Iterator[Ablation]:
         yield Ablation(cell, steps, step(present[0][1], present[-1][1], "whole"))
     known = {(item.start, item.end) for item in steps}
     for start, end in permutations(rows, 2):
-        if _starts_alike(methods[start.arm], methods[end.arm]) and (start.arm, end.arm) not in known:
+        if starts_alike(methods[start.arm], methods[end.arm]) and (start.arm, end.arm) not in known:
             alone = step(start, end, "freezing")
             yield Ablation(cell, (alone,), alone)
 
@@ -133,7 +133,8 @@ def _ladder(comparison: Comparison, rows: Sequence[Row], methods: dict[str, Meth
     return ladder if "orthogonal" in ladder else {}
 
 
-def _starts_alike(free: MethodSpec, frozen: MethodSpec) -> bool:
+def starts_alike(free: MethodSpec, frozen: MethodSpec) -> bool:
+    """Whether two methods differ by freezing alone."""
     return is_frozen(frozen) and free == MethodSpec(init=frozen.init)
 
 

@@ -79,11 +79,12 @@ def convergence_of(comparison: Comparison, curves: dict[tuple[str, Cell], Curves
     for row in comparison.rows:
         own, other = curves.get((row.arm, row.cell), {}), curves.get((comparison.study.reference, row.cell), {})
         if own:
-            found.append(_convergence(row, own, other))
+            found.append(convergence(row, own, other))
     return found
 
 
-def _convergence(row: Row, own: Curves, other: Curves) -> Convergence:
+def convergence(row: Row, own: Curves, other: Curves) -> Convergence:
+    """Measure one arm's way by its curves, against another's."""
     areas = {seed: area for seed, points in own.items() if (area := area_under(points)) is not None}
     references = {seed: area for seed, points in other.items() if (area := area_under(points)) is not None}
     shared = [areas[seed] - references[seed] for seed in areas if seed in references]

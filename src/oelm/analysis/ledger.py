@@ -9,18 +9,18 @@ and in which attention mattered: the baseline beats uniform attention by a tenth
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oelm.analysis.ablation import ablations, is_frozen, is_pretrained
+from oelm.analysis.ablation import ablations, is_frozen, is_pretrained, starts_alike
 from oelm.analysis.compare import Comparison
-from oelm.analysis.convergence import convergence_of, validation_curves
+from oelm.analysis.convergence import convergence, validation_curves
 from oelm.analysis.fairness import Cell, Evidence
+from oelm.analysis.measure import judge
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import Saving, savings
-from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean, percent
+from oelm.analysis.statistics import Interval, Verdict, paired_difference, percent
 from oelm.spec.data import DataSpec
 from oelm.spec.method import InitSpec
 from oelm.spec.model import ForeignSpec, GPTSpec
@@ -106,6 +106,20 @@ def frozen_rows(comparison: Comparison) -> Iterator[Row]:
             yield row
 
 
+def _counterpart(comparison: Comparison, row: Row) -> Row | None:
+    """Return what a frozen arm is held against where freezing is asked about; None where the study has no such arm.
+
+    From scratch that is the reference. A pretrained baseline differs by orthogonalising as well, so there it is the arm
+    that starts alike and trains, as it was in the published study.
+    """
+    if not is_pretrained(row):
+        return comparison.reference(row.cell)
+    (own,) = (arm for arm in comparison.study.arms if arm.name == row.arm)
+    alike = (arm for arm in comparison.study.arms if starts_alike(arm.method, own.method) and not arm.model)
+    rows = (comparison.row(arm.name, row.cell) for arm in alike)
+    return next((other for other in rows if other.costs), None)
+
+
 def _can_decide(comparison: Comparison, row: Row) -> bool:
     """Whether a comparison says anything about quality: every arm tuned, and attention mattered."""
     if not comparison.study.is_tuned or row.at_chance:
@@ -181,16 +195,24 @@ def _classification_tolerates(comparisons: Sequence[Comparison]) -> Iterator[Fin
     """Pretrained against from scratch is confounded with the task: only an encoder from scratch can support it."""
     for comparison in comparisons:
         for row in frozen_rows(comparison):
-            model = row.evidence[0].spec.model
-            verdict: LedgerVerdict = "undecided"
-            labelled = comparison.measure.name == "accuracy"
-            if not _can_decide(comparison, row):
-                pass
-            elif labelled and row.verdict == "met" and isinstance(model, ForeignSpec) and not model.pretrained:
-                verdict = "supported"
-            elif row.verdict == ("not met" if labelled else "met"):
-                verdict = "contradicted"
-            yield _of_row(comparison, row, verdict)
+            other = _counterpart(comparison, row)
+            if other is None or other.arm == comparison.study.reference:
+                judged = row.verdict if other else None
+                yield _of_row(comparison, row, _tolerates(comparison, row, judged))
+            elif found := judge(comparison.measure, row.by_seed, other.by_seed, comparison.margin):
+                verdict, difference = _tolerates(comparison, row, found.verdict), found.difference
+                yield _finding(
+                    comparison, f"{other.arm} → {row.arm}", verdict, difference.mean, difference.interval, [other, row]
+                )
+
+
+def _tolerates(comparison: Comparison, row: Row, judged: Verdict | None) -> LedgerVerdict:
+    model, labelled = row.evidence[0].spec.model, comparison.measure.name == "accuracy"
+    if not _can_decide(comparison, row):
+        return "undecided"
+    if labelled and judged == "met" and isinstance(model, ForeignSpec) and not model.pretrained:
+        return "supported"
+    return "contradicted" if judged == ("not met" if labelled else "met") else "undecided"
 
 
 def _faster(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -207,9 +229,8 @@ def _no_gain(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         for saving, row in _savings(comparison):
             if saving.time is not None and not comparison.mixed:
                 interval = saving.time_interval
-                verdict = _side(interval, below="supported", above="contradicted")
-                if verdict == "undecided" and interval and interval.high < LEAST_GAIN:
-                    verdict = "supported"
+                # Below the least gain is no gain, be it surely more than nothing.
+                verdict = _side(_shifted(interval, LEAST_GAIN), below="supported", above="contradicted")
                 yield _of_saving(comparison, row, saving.time, interval, verdict)
 
 
@@ -239,25 +260,38 @@ def _fills_memory(row: Row) -> bool:
 def _converges(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Ask for four fifths of the steps to the baseline's loss: published are 2.0 epochs instead of 2.5.
 
-    Seeds that never come to it count with all their steps. That is a lower bound, so it can contradict, not support.
+    Seeds that never come to it count with all their steps, which is a lower bound and no sample: then the final losses
+    decide, and they can only contradict.
     """
     for comparison in comparisons:
         if comparison.measure.name != "accuracy":
             continue
         complaints: list[str] = []
-        curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
-        found = {(item.arm, item.cell): item for item in convergence_of(comparison, curves)}
         for row in frozen_rows(comparison):
-            item = found.get((row.arm, row.cell))
-            if item is None or not item.step_shares:
+            alike = _counterpart(comparison, row)
+            other = alike or comparison.reference(row.cell)
+            own, theirs = (validation_curves(each, complaints) for each in (row, other))
+            item = convergence(row, own, theirs)
+            if not item.step_shares:
                 continue
-            shares, interval = item.step_shares, interval_of_mean(item.step_shares, CONFIDENCE)
+            shares = paired_difference(item.step_shares)
             verdict: LedgerVerdict = "undecided"
-            if interval and _can_decide(comparison, row):
-                fewer, as_many = not item.missed and interval.high <= 0.85, interval.low >= 1
-                verdict = "supported" if fewer else "contradicted" if as_many else "undecided"
-            mean, interval = (None, None) if item.missed else (statistics.fmean(shares), interval)
-            yield Finding(comparison.study.name, row.arm, verdict, "steps", mean, interval, row.evidence)
+            if alike and _can_decide(comparison, row):
+                behind = [own[seed][-1].loss - theirs[seed][-1].loss for seed in own if seed in theirs]
+                verdict = (
+                    _side(paired_difference(behind).interval, below="undecided", above="contradicted")
+                    if item.missed
+                    else _fewer(shares.interval)
+                )
+            mean, interval = (None, None) if item.missed else (shares.mean, shares.interval)
+            what = row.arm if other.arm == comparison.study.reference else f"{other.arm} → {row.arm}"
+            yield Finding(comparison.study.name, what, verdict, "steps", mean, interval, row.evidence)
+
+
+def _fewer(shares: Interval | None) -> LedgerVerdict:
+    if shares is None:
+        return "undecided"
+    return "supported" if shares.high <= 0.85 else "contradicted" if shares.low >= 1 else "undecided"
 
 
 _RULES: dict[Claim, Callable[[Sequence[Comparison]], Iterator[Finding]]] = {

@@ -99,7 +99,8 @@ def judge(measure: Measure, own: Mapping[int, float], other: Mapping[int, float]
     # Costs are minus points: beyond 5 % relative means accuracy < 0.95 of the reference's, seed by seed.
     beyond = [own[seed] - (1 - RELATIVE_MARGIN) * other[seed] for seed in seeds]
     points = paired_difference([own[seed] - other[seed] for seed in seeds], margin=margin)
-    return Judgement(points, paired_difference(beyond, margin=0.0))
+    # Equal differences decide nothing; seen relative to the reference they would vary as its seeds do, and seem to.
+    return Judgement(points, paired_difference(beyond, margin=0.0) if points.interval else None)
 
 
 def is_above_chance(accuracy: float, data: DataRecord) -> bool:

@@ -118,10 +118,12 @@ def _cheapest(
 ) -> Cheapest:
     cell, margin, kind = place
     shares = _shares(comparison)
+    # The reference is within every margin of itself; only what trains less than it is of interest beside it.
     met = [
-        (shares[row.arm, cell], row.difference.mean, row)
+        (shares[row.arm, cell], row.difference.mean if row.difference else 0.0, row)
         for row in rows
-        if row.verdict == "met" and row.difference and kinds[row.arm] == kind and (row.arm, cell) in shares
+        if (row.verdict == "met" or row.arm == comparison.study.reference)
+        if kinds[row.arm] == kind and (row.arm, cell) in shares
     ]
     share, _, row = min(met, key=lambda item: item[:2], default=(None, None, None))
     return Cheapest(cell, margin, kind, row, share)

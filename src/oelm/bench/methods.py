@@ -208,7 +208,11 @@ def _refuse(bench: MethodsBench) -> None:
             f"--arms {bench.arms!r} was given. Name at least two methods, each once, with commas between."
         )
     for name in names:
-        named_method(name)
+        if named_method(name).schedule.moves:
+            raise InvalidSpec(
+                f"{name!r} changes what trains on the way, and a bench of steps has no way. Time what it is before and "
+                "after: baseline, oelm-freeze."
+            )
     if min(bench.batch, bench.tokens, bench.steps, bench.threads, bench.blocks) < 1 or bench.half_width <= 0:
         raise InvalidSpec(f"{bench} measures nothing: every number must be above 0.")
 
