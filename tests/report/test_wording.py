@@ -10,7 +10,8 @@ import pytest
 import oelm.report
 from oelm.analysis.ablation import StepName
 from oelm.analysis.compare import GapState
-from oelm.analysis.ledger import Claim, LedgerVerdict
+from oelm.analysis.finding import LedgerVerdict
+from oelm.analysis.ledger import Claim
 from oelm.analysis.measure import Judged, MeasureName
 from oelm.analysis.price import Kind
 from oelm.analysis.statistics import Verdict

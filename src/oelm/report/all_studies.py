@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import oelm
 from oelm.analysis.compare import Comparison, Found, compare_folder
+from oelm.analysis.finding import Finding, frozen_rows
 from oelm.analysis.gather import gather
-from oelm.analysis.ledger import Entry, Finding, frozen_rows, ledger
+from oelm.analysis.ledger import Entry, ledger
 from oelm.analysis.price import cheapest
 from oelm.analysis.published import PublishedRun, published
 from oelm.analysis.rows import Row
