@@ -1,9 +1,10 @@
-"""The main job: what does freezing Q and K cost on a small GPT, and does orthogonality matter?
+"""The main job: what does freezing Q and K cost a small GPT?
 
     oelm run studies/demo.py        about 5 minutes on 2 cores, no GPU, no network
 
 Three arms, two seeds, a mini GPT on the embedded stories. Expected: the baseline well below both frozen arms and
 above the floor. Two seeds and one learning rate show how the instrument works; they are not evidence.
+Whether `oelm-random` is worse by its scale or by not being orthogonal, studies/fair.py asks.
 """
 
 from oelm import DataSpec, RunSpec, Study, TrainSpec

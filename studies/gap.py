@@ -1,5 +1,6 @@
 """Can a GPT with frozen Q and K stay within 5 % of a tuned baseline's perplexity, and what makes it so?
 
+    oelm prepare sotu --from speeches.txt --vocab-size 512      first; studies/fair.py says where the text is from
     oelm run studies/gap.py --scale screen      2 core-hours: every candidate once, on the speeches
     oelm run studies/gap.py --scale speeches    5 core-hours: the best ones, their controls, three fresh seeds
     oelm run studies/gap.py --scale imdb        the same on film reviews
@@ -7,11 +8,11 @@
 
 Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
 a tenth as many parameters beside them (heads of 12 instead of 24 keep the K x K cores below that); the second trains
-some of Q and K, in some layers, roles or for some time. The screen has one seed and one rate, at which both the
-baseline and the plain frozen arm were best; it ranks by validation and decides nothing. What it puts first is tuned on
-the whole grid like everything it is compared with: the baseline, the baseline with the repair of the two best (what
-helps both is no answer), the best one's repair on a frame that is as good as none, and thin trained Q and K of its
-budget.
+some of Q and K, in some layers, roles or for some time. The screen has one seed and one rate, of 3e-3, 6e-3
+and 1.2e-2 the best for both the baseline and the plain frozen arm; it ranks by validation and decides nothing. What it
+puts first is tuned on the whole grid like everything it is compared with: the baseline, the baseline with the repair of
+the two best (what helps both is no answer), the best one's repair on a frame that is as good as none, and thin trained
+Q and K of its budget.
 
 Hypotheses from single trials (128 wide, 2048 entries, 7.7 million tokens, one seed, one rate): frozen +14.6 %, with a
 shift +11.7 %, with a core +8.7 %, core and diagonal +5.1 %, last layer trained +7.0 %, Q only +4.1 %.

@@ -1,7 +1,7 @@
 """Does a pretrained encoder need its attention to learn when it is fine-tuned? Real SST-2, every arm tuned alike.
 
     oelm prepare --task sst2 --from FOLDER     GLUE's files to data/sst2; left out, they come from the hub
-    oelm run studies/sst2.py                   48 runs of about 2 minutes, one thread each, more if the grid grows
+    oelm run studies/sst2.py                   48 runs of 3 to 4 minutes, one thread each, more if the grid grows
     oelm run studies/sst2.py --scale scratch   12 more: the same encoder from scratch, frozen and not
 
 The small pretrained encoder `minilm` on 4,000 sentences, tuned on held-out training sentences, reported on GLUE's dev

@@ -86,9 +86,10 @@ def _spec(asked: Arguments) -> DataSpec:
         )
     except ValidationError as error:
         first = error.errors()[0]
-        flag = "--" + str(first["loc"][0]).replace("_", "-")
+        # What is wrong with several fields together is said of none of them.
+        wish = f"--{str(first['loc'][0]).replace('_', '-')} {first['input']}" if first["loc"] else asked.corpus
         raise InvalidSpec(
-            f"{flag} {first['input']} cannot be: {first['msg']}. `oelm prepare --help` says what each flag means."
+            f"{wish} cannot be: {first['msg']}. `oelm prepare --help` says what each flag means."
         ) from error
 
 

@@ -9,13 +9,16 @@ from typing import Annotated
 
 import numpy as np
 import tyro
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from oelm.data.encoded import EncodedExamples, encode_examples
 from oelm.data.examples import default_folder, open_examples
 from oelm.data.labelled_files import write_examples
+from oelm.errors import InvalidSpec
 from oelm.spec.data import ExamplesSpec
+from oelm.study import in_words
 
 
 @dataclass
@@ -56,10 +59,7 @@ def main(argv: list[str]) -> int:
     from oelm.interop.tokenization import encoder_of
     from oelm.models.build import spec_of
 
-    spec = ExamplesSpec(
-        corpus=asked.task, source=asked.source, texts=asked.texts, label=asked.label, language=asked.language,
-        seed=asked.seed,
-    )  # fmt: skip
+    spec = _spec(asked)
     with Console(stderr=True).status(f"reading and encoding {asked.task}"):
         examples = open_examples(spec)
         encoded = encode_examples(examples, encoder_of(spec_of(asked.model)), asked.max_length)
@@ -70,6 +70,18 @@ def main(argv: list[str]) -> int:
     else:
         _show(encoded, f"{folder}: {'written' if is_new else 'there already'}")
     return 0
+
+
+def _spec(asked: Arguments) -> ExamplesSpec:
+    try:
+        return ExamplesSpec(
+            corpus=asked.task, source=asked.source, texts=asked.texts, label=asked.label, language=asked.language,
+            seed=asked.seed,
+        )  # fmt: skip
+    except ValidationError as error:
+        raise InvalidSpec(
+            f"such a task cannot be prepared: {in_words(error)}. `oelm prepare --task NAME --help` explains."
+        ) from error
 
 
 def statistics(encoded: EncodedExamples) -> dict[str, dict[str, object]]:

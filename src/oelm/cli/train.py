@@ -106,7 +106,7 @@ def _value_of(flag: str, argv: list[str]) -> str | None:
 def _from_file(path: Path) -> RunSpec:
     try:
         plain = json.loads(path.read_text())
-        return RunSpec.model_validate(plain.get("spec", plain))
+        return RunSpec.model_validate(plain.get("spec", plain) if isinstance(plain, dict) else plain)
     except OSError as error:
         raise UsageError(
             f"the spec file {path} cannot be read ({error.strerror}). Give a run's spec or record as JSON."

@@ -58,9 +58,14 @@ class Restored:
         if None not in (own, other) and own != other:
             raise BadData(
                 f"{folder} was made with another vocabulary than {self.data_directory}, from which the run has its "
-                "own: the same number is another token there. Prepare the text again with "
-                f"`oelm prepare NAME --from TEXT --vocabulary {self.data_directory}`."
+                f"own: the same number is another token there. {_remedy(own)}"
             )
+
+
+def _remedy(own: str | None) -> str:
+    if own == GPT2_SHA256:
+        return "Prepare the text again with GPT-2's, which `oelm prepare NAME --from TEXT` takes by default."
+    return "A vocabulary trained on a corpus serves that corpus alone: measure on the run's own data."
 
 
 def _vocabulary(folder: Path) -> str | None:
