@@ -39,6 +39,17 @@ WriteRun = Callable[..., Path]
 
 
 @pytest.fixture
+def plain_cross_entropy():
+    """Return the loss that holds all logits: the reference for ours, which holds a few at a time."""
+
+    def plain(hidden_BTD, weight_VD, targets_BT):
+        logits_BTV = hidden_BTD @ weight_VD.T
+        return torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
+
+    return plain
+
+
+@pytest.fixture
 def study() -> Study:
     return Study(
         name="tiny",

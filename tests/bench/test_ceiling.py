@@ -8,7 +8,6 @@ import oelm
 from oelm.bench.ceiling import removed_work, take_away
 from oelm.models.cost import training_cost
 from oelm.models.gpt import GPT
-from oelm.models.loss import plain_cross_entropy
 from oelm.spec.model import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]
@@ -28,7 +27,7 @@ def ceiling_of(arm, reference="baseline"):
 
 
 @pytest.mark.parametrize("method", ["oelm-freeze", "oelm-slice", "uniform", "oelm-partial:-1", "oelm-qk-ffn"])
-def test_a_ceiling_has_the_products_of_its_arm_and_trains_what_it_trains(method, monkeypatch):
+def test_a_ceiling_has_the_products_of_its_arm_and_trains_what_it_trains(method, monkeypatch, plain_cross_entropy):
     monkeypatch.setattr("oelm.models.gpt.chunked_cross_entropy", plain_cross_entropy)
     ceiling, arm = ceiling_of(method), made(method)
     with (

@@ -11,7 +11,7 @@ import torch
 from oelm.cli import dispatch
 from oelm.cli.report import conclude
 from oelm.data.prepare import prepare
-from oelm.record.store import read_record
+from oelm.record.store import read_record, write_study
 from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
 from oelm.study import Arm
@@ -59,6 +59,8 @@ def test_train_takes_a_record_as_its_spec_and_prints_json(trained, tmp_path, cap
 def test_train_refuses_what_it_does_not_know(tmp_path, capsys):
     (tmp_path / "bad.json").write_text('{"model": {"kind": "gpt", "depth": 3}}')
     assert dispatch(["train", "--spec", str(tmp_path / "bad.json")]) == 2
+    (tmp_path / "list.json").write_text("[1, 2]")
+    assert dispatch(["train", "--spec", str(tmp_path / "list.json")]) == 2
     assert dispatch(["train", "--spec", str(tmp_path / "none.json")]) == 2
     assert dispatch(["train", "--method", "oelm-frieze"]) == 2
     assert dispatch(["train", "--size", "minii"]) == 2
@@ -185,6 +187,23 @@ def test_the_sample_that_is_shown_is_of_the_reference_and_of_no_arm_whose_name_b
     for reference in ("baseline", "every:10"):
         conclude(study.model_copy(update={"reference": reference}), tmp_path / "runs", "en")
         assert f"I am {reference}" in capsys.readouterr().out
+
+
+def test_what_is_kept_of_a_study_are_its_own_runs_without_their_weights(study, write_run, tmp_path, capsys):
+    for run in study.runs():
+        (write_run(run) / "latest.safetensors").write_text("heavy")
+    foreign = write_run(study.runs()[0].model_copy(update={"seed": 7}))
+    write_study(tmp_path / "runs", study)
+    kept = tmp_path / "kept"
+    assert dispatch(["report", str(tmp_path / "runs"), "--keep", str(kept)]) == 0
+    assert "6 runs of tiny kept" in capsys.readouterr().out
+    names = {path.parent.name for path in kept.glob("*/record.json")}
+    assert len(names) == 6
+    assert foreign.name not in names
+    assert not list(kept.rglob("*.safetensors"))
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    assert dispatch(["report", str(kept)]) == 0
+    assert (kept / "report" / "report.html").exists()
 
 
 @pytest.mark.parametrize("flags", [("--rows", "0"), ("--max-length", "0")])

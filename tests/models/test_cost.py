@@ -16,7 +16,6 @@ from oelm.errors import BadShape, NotCarriedOut
 from oelm.models.build import build, spec_of
 from oelm.models.cost import training_cost
 from oelm.models.gpt import GPT
-from oelm.models.loss import plain_cross_entropy
 from oelm.spec.model import GPT_SIZES, GPTSpec
 
 NANO = GPT_SIZES["nano"]
@@ -116,7 +115,7 @@ FOLDED = [
     "method",
     ["baseline", "oelm-freeze", "oelm-slice", "uniform", "oelm-qk-ffn", "oelm+bias+mix+temperature+shift", *FOLDED],
 )
-def test_the_count_of_our_gpt_equals_torchs_own(method, monkeypatch):
+def test_the_count_of_our_gpt_equals_torchs_own(method, monkeypatch, plain_cross_entropy):
     # torch's counter does not see products in place; the plain loss does the same work in plain sight.
     monkeypatch.setattr("oelm.models.gpt.chunked_cross_entropy", plain_cross_entropy)
     model = with_method(NANO, method)

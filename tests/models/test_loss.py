@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oelm.models import loss as loss_module
-from oelm.models.loss import chunked_cross_entropy, plain_cross_entropy
+from oelm.models.loss import chunked_cross_entropy
 
 
 def inputs(dtype=torch.float64):
@@ -15,7 +15,7 @@ def inputs(dtype=torch.float64):
 
 
 @pytest.mark.parametrize("rows_per_chunk", [1, 4, 21, 100])
-def test_value_and_gradients_equal_the_plain_computation(monkeypatch, rows_per_chunk):
+def test_value_and_gradients_equal_the_plain_computation(monkeypatch, rows_per_chunk, plain_cross_entropy):
     hidden, weight, targets = inputs()
     monkeypatch.setattr(loss_module, "CHUNK_BYTES", rows_per_chunk * 11 * 8)
     ours = chunked_cross_entropy(hidden, weight, targets)
@@ -45,7 +45,7 @@ def test_half_precision_autocast_stays_near_the_full_one():
     assert torch.allclose(half, full, rtol=0.05)
 
 
-def test_what_a_scaler_does_for_fp16_reaches_tokens_that_are_hardly_likely():
+def test_what_a_scaler_does_for_fp16_reaches_tokens_that_are_hardly_likely(plain_cross_entropy):
     generator = torch.Generator().manual_seed(0)
     vocabulary, rows = 5000, 2048
     hidden = torch.randn(1, rows, 16, generator=generator, requires_grad=True)

@@ -25,7 +25,6 @@ from oelm.runner.slurm import SlurmRunner
 from oelm.spec.run import RunSpec
 from oelm.spec.slurm import SlurmSpec
 from oelm.spec.train import TrainSpec
-from oelm.study import load_study
 
 from .test_devices import BUSY, IDLE, FakeNvml
 
@@ -277,10 +276,6 @@ def test_no_slots_and_fewer_than_no_retries_are_refused(study, tmp_path, runner)
         runner(Board(study, tmp_path), slots=0)
     with pytest.raises(UsageError, match="--retries -1 .* give 0"):
         runner(Board(study, tmp_path), retries=-1)
-
-
-def test_the_declared_study_of_these_tests_is_a_study(declare):
-    assert len(load_study(declare(4)).runs()) == 12
 
 
 def test_what_is_cancelled_is_not_followed_by_what_waits_until_the_study_is_run_again(stage, write_run, monkeypatch):

@@ -69,7 +69,7 @@ def test_what_counts_as_right_is_what_greedy_writing_gives(written):
     out = restored.model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=12, do_sample=False, num_beams=1)
     for row in range(40):
         tokens = out[row, 1:].tolist()
-        text = data.encoder.decode(tokens[: tokens.index(end)] if end in tokens else tokens)
+        text = data.encoder.tokenizer.decode(tokens[: tokens.index(end)] if end in tokens else tokens)
         assert (text == data.labels[split.labels[row]]) == bool(judged.correct[row])
 
 

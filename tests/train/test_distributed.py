@@ -21,4 +21,3 @@ def test_alone_everything_is_as_it_is():
     assert world.any(flag=True)
     assert not world.any(flag=False)
     assert world.mean(torch.tensor(3.0)) == 3
-    assert world.share("x") == "x"

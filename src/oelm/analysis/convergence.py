@@ -11,7 +11,7 @@ from itertools import pairwise
 from oelm.analysis.compare import Comparison
 from oelm.analysis.fairness import Cell
 from oelm.analysis.rows import Row
-from oelm.analysis.statistics import Interval, interval_of_mean
+from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean
 from oelm.errors import BadRecord
 from oelm.record.schema import MetricRecord
 from oelm.record.store import read_metrics
@@ -95,7 +95,7 @@ def convergence(row: Row, own: Curves, other: Curves) -> Convergence:
         cell=row.cell,
         seeds=len(own),
         area=statistics.fmean(areas.values()) if areas else None,
-        area_interval=interval_of_mean(shared, 0.95),
+        area_interval=interval_of_mean(shared, CONFIDENCE),
         reached=tuple(item for item in reached.values() if item),
         missed=sum(item is None for item in reached.values()),
         step_shares=tuple(share for share in shares if share is not None),

@@ -74,9 +74,7 @@ class Difference:
         return None
 
 
-def paired_difference(
-    differences: Sequence[float], *, margin: float = MARGIN, confidence: float = CONFIDENCE
-) -> Difference:
+def paired_difference(differences: Sequence[float], *, margin: float = MARGIN) -> Difference:
     """Summarise the differences of cost (arm minus reference), one per seed.
 
     Raise ValueError for an empty sequence or one that is not finite: a diverged run is no number to average,
@@ -88,13 +86,13 @@ def paired_difference(
     spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
     if spread <= NO_SPREAD * max(1.0, abs(mean)):
         return Difference(len(differences), mean, None, None, None, margin, "undecided", None, None)
-    bounds = interval_of_mean(differences, 2 * confidence - 1)
+    bounds = interval_of_mean(differences, 2 * CONFIDENCE - 1)
     error = spread / math.sqrt(len(differences))
     return Difference(
         pairs=len(differences),
         mean=mean,
         spread=spread,
-        interval=interval_of_mean(differences, confidence),
+        interval=interval_of_mean(differences, CONFIDENCE),
         bounds=bounds,
         margin=margin,
         verdict=non_inferiority(bounds, margin),
@@ -154,9 +152,7 @@ def holm(probabilities: Mapping[str, float]) -> dict[str, Adjusted]:
     return adjusted
 
 
-def pooled_intervals(
-    costs: Mapping[str, Mapping[int, float]], reference: str, confidence: float = CONFIDENCE
-) -> dict[str, Interval]:
+def pooled_intervals(costs: Mapping[str, Mapping[int, float]], reference: str) -> dict[str, Interval]:
     """Return, per arm, the interval of the additive model cost = arm + seed with one residual variance for all.
 
     Over the seeds that every arm has. With k arms and n seeds the residual has (k - 1)(n - 1) degrees of freedom, so
@@ -172,7 +168,7 @@ def pooled_intervals(
     residuals = [costs[arm][seed] - arm_means[arm] - seed_means[seed] + grand for arm in arms for seed in seeds]
     freedom = (len(arms) - 1) * (count - 1)
     error = math.sqrt(2 * math.fsum(value**2 for value in residuals) / freedom / count)
-    half = _quantile(freedom, 0.5 + confidence / 2) * error
+    half = _quantile(freedom, 0.5 + CONFIDENCE / 2) * error
     return {
         arm: Interval(arm_means[arm] - arm_means[reference] - half, arm_means[arm] - arm_means[reference] + half)
         for arm in arms

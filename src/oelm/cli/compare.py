@@ -87,7 +87,7 @@ def _show(gathering: Gathering) -> None:
     for comparison in gathering.comparisons:
         console.print(terminal(_table(comparison, say), comparison.study.name, console.width))
         found = ablations(comparison)
-        if any(item.steps for item in found):
+        if found:
             console.print(terminal(ablation_table(comparison, found, say), "", console.width))
         for note in notes(comparison):
             console.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)

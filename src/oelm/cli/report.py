@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from oelm.errors import UsageError
 from oelm.study import AnyStudy, Study, load_study
+
+if TYPE_CHECKING:
+    from oelm.analysis.compare import Comparison
 
 Language = Literal["en", "zh"]
 
@@ -98,16 +102,15 @@ def conclude(study: AnyStudy, root: Path, lang: Language) -> None:
     console = Console()
     for table in written.document.tables[:1]:
         console.print(terminal(table, study.question, console.width))
-    if isinstance(study, Study) and (sample := _sample(root, study.reference)):
+    if isinstance(study, Study) and (sample := _sample(written.comparisons)):
         console.print(f"A sample of {study.reference} (from [...] on):\n{sample}\n", markup=False, highlight=False)
     console.print(f"page: {out / 'report.html'}", soft_wrap=True, highlight=False)
 
 
-def _sample(root: Path, arm: str) -> str | None:
-    """Return what the first of an arm's runs writes, up to its first empty line."""
-    from glob import escape
+def _sample(comparisons: Iterable[Comparison]) -> str | None:
+    """Return what the first of the reference's runs writes, up to its first empty line."""
+    from oelm.report.sections import sample_of
 
-    from oelm.record.store import file_name
-
-    found = sorted(root.glob(f"{escape(file_name(arm))}-seed*/samples.txt"))
-    return found[0].read_text(errors="replace").split("\n\n")[0] if found else None
+    rows = (comparison.reference(cell) for comparison in comparisons for cell in comparison.cells)
+    texts = (sample_of(item) for row in rows for item in row.evidence)
+    return next((text.split("\n\n")[0] for text in texts if text), None)

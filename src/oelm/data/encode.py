@@ -39,11 +39,9 @@ class Encoded:
     done: int
 
 
-def encode_blocks(
-    blocks: Iterable[Block], encode: Callable[[Block], Encoded], workers: int | None = None
-) -> Generator[Encoded]:
+def encode_blocks(blocks: Iterable[Block], encode: Callable[[Block], Encoded]) -> Generator[Encoded]:
     """Encode blocks in threads (the tokenizers let go of the GIL); hold no more than a few at a time."""
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = len(os.sched_getaffinity(0))
     pending: deque[Future[Encoded]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="encode") as pool:
         try:

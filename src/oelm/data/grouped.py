@@ -39,10 +39,6 @@ class GroupedBatches:
         """Return some rows of a step as the model reads them."""
         return self.split.batch(self.rows(step)[rows], self.length, self.pad)
 
-    def positions(self, step: int) -> int:
-        """Return how many positions, padding included, a step computes."""
-        return self.batch_size * (self.length or int(self.split.lengths[self.rows(step)].max()))
-
     def _ordered(self, epoch: int) -> list[Rows]:
         random = np.random.default_rng(derived_seed(self.seed, "batches", epoch))
         order = np.resize(random.permutation(len(self.split)), self.steps_per_epoch * self.batch_size)

@@ -37,10 +37,6 @@ class TextEncoder:
         batch: list[Any] = [row[0] if len(row) == 1 else row for row in texts]
         return self.tokenizer.encode_batch(batch)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, without special tokens."""
-        return self.tokenizer.decode(list(ids))
-
 
 def from_backend(tokenizer: tokenizers.Tokenizer, name: str) -> TextEncoder:
     """Take a tokenizer as its model brings it; one that closes texts with nothing gets the end of text for it."""

@@ -163,17 +163,15 @@ def named_shape(spec: ForeignSpec) -> ForeignSpec:
     return spec if twin is None else spec.model_copy(update={"name": twin, "pretrained": False})
 
 
-def build(
-    spec: ModelSpec, *, seed: int = 0, device: str | torch.device = "cpu", vocab_size: int | None = None
-) -> nn.Module:
+def build(spec: ModelSpec, *, seed: int = 0, vocab_size: int | None = None) -> nn.Module:
     """Build a model; what is not loaded is drawn from `seed` and from nothing else.
 
     `vocab_size` is that of a foreign model from scratch, if it is not to be the published one.
     """
     if isinstance(spec, GPTSpec):
-        return GPT(spec, seed, device)
+        return GPT(spec, seed)
     with _seeded(seed, spec.name):
-        return build_foreign(spec, vocab_size).to(device)
+        return build_foreign(spec, vocab_size)
 
 
 def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module:

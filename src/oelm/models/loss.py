@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK_BYTES = 64 * 2**20
@@ -105,9 +104,3 @@ def _as_computed(hidden_BTD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]
         dtype = torch.get_autocast_dtype(hidden_ND.device.type)
         return hidden_ND.to(dtype), weight_VD.to(dtype)
     return hidden_ND, weight_VD
-
-
-def plain_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> Tensor:
-    """Return the same by holding all logits: the reference that the other is tested against."""
-    logits_BTV = hidden_BTD @ weight_VD.T
-    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())

@@ -40,8 +40,6 @@ class Settings:
     seed: int = 42
     steps: int | None = None
     """None: the last step that the log or the timing knows of."""
-    label: str | None = None
-    """None: the folder's name."""
 
 
 def import_run(folder: Path, settings: Settings, out: Path) -> Path:
@@ -113,7 +111,7 @@ def record_of(name: str, timing: TimingRecord, points: list[MetricRecord], setti
     try:
         run = RunSpec(
             arm=method,
-            label=settings.label or name,
+            label=name,
             method=named_method(method),
             model=named_size("medium-512"),
             data=DataSpec(corpus=CORPORA.get(timing.dataset, timing.dataset)),

@@ -166,6 +166,11 @@ class RunRecord(Record):
     imported: bool = False
     """Whether another program made the run, so that this one vouches for nothing but having read its files."""
 
+    @property
+    def last_words(self) -> str:
+        """What the error ends with, where tracebacks say what went wrong; empty where nothing did."""
+        return (self.error or "").strip().rpartition("\n")[2]
+
 
 class MetricRecord(Record):
     """One line of metrics.jsonl."""

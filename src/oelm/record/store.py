@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import ValidationError
 
@@ -18,6 +21,8 @@ from oelm.study import AnyStudy, Listing, Study
 RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 SPEC, SAMPLES, TIMING = "spec.json", "samples.txt", "timing_stats.json"
 LOG, ERRORS = "training.log", "stderr.log"
+_TAIL = 1 << 15
+"""Bytes at the end of a curve in which its newest points are looked for."""
 
 
 def run_directory(root: Path, run: RunSpec) -> Path:
@@ -125,6 +130,20 @@ def study_folders(root: Path) -> list[Path]:
 def read_metrics(directory: Path) -> list[MetricRecord]:
     """Read a run's curve. A last line that a crash cut short is left out: resuming writes it anew."""
     return list(_metrics(directory))
+
+
+def newest_metrics(file: BinaryIO) -> dict[str, MetricRecord]:
+    """Return the last point of each kind, from the end of an open curve. Lines that are none are passed over."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _TAIL))
+    found: dict[str, MetricRecord] = {}
+    for line in reversed(file.read().split(b"\n")[:-1]):
+        with suppress(ValidationError):
+            metric = MetricRecord.model_validate_json(line)
+            found.setdefault(metric.kind, metric)
+        if len(found) == 2:  # training and validation
+            break
+    return found
 
 
 def _metrics(directory: Path) -> Iterator[MetricRecord]:

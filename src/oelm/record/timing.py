@@ -45,7 +45,7 @@ class TimingRecord(Record):
     best_val_loss: float | None
 
 
-def timing_stats(  # noqa: PLR0913  (the published file holds as many facts)
+def timing_stats(
     step_seconds: Sequence[float],
     *,
     model_type: str,
@@ -55,13 +55,9 @@ def timing_stats(  # noqa: PLR0913  (the published file holds as many facts)
     validation_seconds: Sequence[float] = (),
     epoch_seconds: Sequence[float] = (),
     best_val_loss: float | None = None,
-    warmup_steps: int | None = None,
 ) -> TimingRecord:
-    """Summarise a run's step times.
-
-    `warmup_steps` are left out at the start; None takes `warmup_of` the run's length.
-    """
-    warmup = warmup_of(len(step_seconds)) if warmup_steps is None else min(warmup_steps, len(step_seconds))
+    """Summarise a run's step times, without its first ones."""
+    warmup = warmup_of(len(step_seconds))
     kept = steady(step_seconds[warmup:])
     validation = math.fsum(validation_seconds)
     return TimingRecord(

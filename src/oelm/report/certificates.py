@@ -10,10 +10,9 @@ from urllib.parse import quote
 from oelm.analysis.compare import Comparison, Gap, Ignored
 from oelm.analysis.fairness import Cell, Evidence, shown
 from oelm.analysis.rows import Row
-from oelm.record.schema import RunRecord
 from oelm.record.store import RECORD
 from oelm.report.document import Fold, Remark, Section
-from oelm.report.numbers import DIRTY, IMPORTED, shown_figure
+from oelm.report.numbers import DIRTY, marks_of, shown_figure
 from oelm.report.wording import Say
 
 MOST_REMARKS = 60
@@ -41,7 +40,7 @@ def evidence_section(comparison: Comparison, out: Path, say: Say) -> Iterator[Se
 
 def _certificates(row: Row, number: int, out: Path, say: Say) -> Iterator[Fold]:
     for place, (item, cost) in enumerate(zip(row.evidence, row.costs, strict=True)):
-        figure = shown_figure(row.measure.figure(cost), row.measure, say) + _marks(item.record)
+        figure = shown_figure(row.measure.figure(cost), row.measure, say) + marks_of(item.record)
         heading = {"title": named(row.arm, row.cell), "title_anchor": f"evidence-{number}"} if place == 0 else {}
         summary = f"{say('seed')} {item.spec.seed}: {say(row.measure.name)} {figure}"
         yield certificate(item, summary, out, say, **heading)
@@ -63,10 +62,6 @@ def certificate(item: Evidence, summary: str, out: Path, say: Say, **heading: st
         href=href,
         **heading,
     )
-
-
-def _marks(record: RunRecord) -> str:
-    return DIRTY * bool(record.environment.dirty) + IMPORTED * record.imported
 
 
 def _commit(item: Evidence, say: Say) -> str:
@@ -104,16 +99,10 @@ def gap_remark(gap: Gap, out: Path, say: Say) -> Remark:
         text=say(
             f"gap_{gap.state}",
             step=record.step if record else 0,
-            error=_last_line(record.error if record else None) or say("no_reason"),
+            error=(record.last_words if record else "") or say("no_reason"),
         ),
         href=link(gap.evidence.directory, out) if gap.evidence else None,
     )
-
-
-def _last_line(error: str | None) -> str:
-    """Return what a traceback ends with: the rest is in the record."""
-    lines = (error or "").strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 def _ignored(item: Ignored, root: Path, out: Path, say: Say) -> Remark:

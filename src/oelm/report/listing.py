@@ -17,7 +17,7 @@ from oelm.record.store import find_records
 from oelm.report.certificates import certificate, unreadable_section
 from oelm.report.content import answer
 from oelm.report.document import Answer, Column, Document, Line, Section, Table
-from oelm.report.numbers import DIRTY, IMPORTED, ONE_SEED, shown_figure, shown_setting
+from oelm.report.numbers import ONE_SEED, mark_notes, marks_of, shown_figure, shown_setting
 from oelm.report.sections import beside_published
 from oelm.report.wording import Language, Say, wording
 from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
@@ -115,8 +115,7 @@ def _line(run: RunSpec, member: Found | None, say: Say) -> Line:
     state = say("status_complete") if record.status == "complete" else _state(record, say)
     if cost is None:
         return Line((*cells, state, say("none"), say("none")))
-    marks = ONE_SEED + DIRTY * bool(record.environment.dirty) + IMPORTED * record.imported
-    figure = shown_figure(measure.figure(cost), measure, say) + marks
+    figure = shown_figure(measure.figure(cost), measure, say) + ONE_SEED + marks_of(record)
     return Line(
         (*cells, state, figure, say(f"{measure.name}_{measure.judged}")),
         links={5: f"#run-{record.fingerprint}"},
@@ -125,12 +124,8 @@ def _line(run: RunSpec, member: Found | None, say: Say) -> Line:
 
 def _state(record: RunRecord, say: Say) -> str:
     state = "diverged" if record.failure == "diverged" else record.status
-    lines = (record.error or "").strip().splitlines()
-    return say(f"gap_{state}", step=record.step, error=lines[-1] if lines else say("no_reason"))
+    return say(f"gap_{state}", step=record.step, error=record.last_words or say("no_reason"))
 
 
 def _notes(lines: Sequence[Line], say: Say) -> Iterator[str]:
-    every = "".join(line.cells[5] for line in lines)
-    for mark, key in {ONE_SEED: "mark_one_seed", DIRTY: "mark_dirty", IMPORTED: "mark_imported"}.items():
-        if mark in every:
-            yield say(key, mark=mark)
+    yield from mark_notes("".join(line.cells[5] for line in lines), say)

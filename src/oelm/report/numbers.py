@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from oelm.analysis.measure import Judgement, Measure
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference, Interval, percent
+from oelm.record.schema import RunRecord
 from oelm.report.wording import Say
 
 ONE_SEED, DIRTY, IMPORTED = "†", "‡", "§"
@@ -17,6 +19,18 @@ def marks(row: Row) -> str:
     """Return the marks of a row's figures: from one seed, from a dirty tree, from another program."""
     single = len(row.evidence) == 1 or (row.difference is not None and row.difference.pairs == 1)
     return ONE_SEED * single + DIRTY * row.dirty + IMPORTED * row.imported
+
+
+def marks_of(record: RunRecord) -> str:
+    """Return the marks of a single run's figures, without that of being single."""
+    return DIRTY * bool(record.environment.dirty) + IMPORTED * record.imported
+
+
+def mark_notes(text: str, say: Say) -> Iterator[str]:
+    """Explain the marks that stand in a text."""
+    for mark, key in {ONE_SEED: "mark_one_seed", DIRTY: "mark_dirty", IMPORTED: "mark_imported"}.items():
+        if mark in text:
+            yield say(key, mark=mark)
 
 
 def shown_figure(value: float | None, measure: Measure, say: Say) -> str:

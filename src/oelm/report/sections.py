@@ -180,13 +180,15 @@ def samples_section(comparison: Comparison, say: Say) -> Iterator[Section]:
         Fold(say("samples_of", arm=named(row.arm, row.cell), seed=item.spec.seed), text)
         for row in comparison.rows
         for item in row.evidence
-        if (text := _sample(item.directory / SAMPLES))
+        if (text := sample_of(item))
     ]
     if folds:
         yield Section("samples", say("heading_samples"), folds=tuple(folds), first_open=True)
 
 
-def _sample(path: Path) -> str | None:
+def sample_of(item: Evidence) -> str | None:
+    """Return what a run wrote at its end, if it wrote anything."""
+    path = item.directory / SAMPLES
     if not path.is_file():
         return None
     with path.open("rb") as file:

@@ -15,9 +15,8 @@ from oelm.analysis.tuning import Sensitivity
 from oelm.report.certificates import link
 from oelm.report.document import Column, Line, Table
 from oelm.report.numbers import (
-    DIRTY,
-    IMPORTED,
     ONE_SEED,
+    mark_notes,
     marks,
     shown_bounds,
     shown_bytes,
@@ -83,10 +82,7 @@ def _notes(comparison: Comparison, say: Say, noise: Noise) -> Iterable[str]:
         texts = {found.texts for found in noise.values() if found.over_seeds == over_seeds}
         if texts:
             yield say(key, texts=f"{min(texts):,}")
-    every = "".join(marks(row) for row in comparison.rows)
-    for mark, key in {ONE_SEED: "mark_one_seed", DIRTY: "mark_dirty", IMPORTED: "mark_imported"}.items():
-        if mark in every:
-            yield say(key, mark=mark)
+    yield from mark_notes("".join(marks(row) for row in comparison.rows), say)
     for field, values in comparison.mixed.items():
         yield say("mixed", field=field, values=", ".join(values))
 

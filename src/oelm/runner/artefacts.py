@@ -12,6 +12,7 @@ from oelm.files import write_atomically
 from oelm.record.memory import peak_resident_bytes
 from oelm.record.store import TIMING
 from oelm.record.timing import InitMethod, timing_stats
+from oelm.spec.epochs import epochs_ended
 from oelm.spec.run import RunSpec
 from oelm.train.loop import Progress
 from oelm.train.precision import autocast
@@ -58,6 +59,6 @@ def matmul_peak(device: torch.device, precision: str) -> float:
 
 def _epochs(step_seconds: list[float], steps_per_epoch: float) -> list[float]:
     """Sum the step times of each whole epoch."""
-    whole = int(len(step_seconds) / steps_per_epoch)
+    whole = epochs_ended(len(step_seconds), steps_per_epoch)
     bounds = [round(epoch * steps_per_epoch) for epoch in range(whole + 1)]
     return [sum(step_seconds[first:last]) for first, last in itertools.pairwise(bounds)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from oelm.data.tokens import TokenData, open_tokens
 from oelm.errors import BadData, NotCarriedOut
 from oelm.interop.tokenization import encoder_of
 from oelm.spec.data import DataSpec, ExamplesSpec, Split
+from oelm.spec.epochs import steps_of
 from oelm.spec.model import GPTSpec, ModelSpec
 from oelm.spec.run import RunSpec
 
@@ -39,7 +39,7 @@ def bound(run: RunSpec) -> tuple[RunSpec, Data]:
     named = run.model_copy(update={"data": run.data.model_copy(update={"checksum": data.checksum})})
     if run.train.epochs is None:
         return named, data
-    steps = max(1, math.ceil(run.train.epochs * _steps_per_epoch(named, data) - 1e-9))
+    steps = steps_of(run.train.epochs, _steps_per_epoch(named, data))
     return named.model_copy(update={"train": run.train.model_copy(update={"steps": steps})}), data
 
 

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from oelm.record.schema import MetricRecord, perplexity
-from oelm.record.store import METRICS
+from oelm.record.store import METRICS, newest_metrics
 from oelm.runner.queue import Board, Entry
 from oelm.spec.data import ExamplesSpec
 
@@ -69,9 +68,8 @@ def reason(entry: Entry) -> str | None:
         return entry.trouble
     if entry.record is None or entry.record.error is None:
         return None
-    lines = entry.record.error.strip().splitlines()
     kind = "" if entry.record.failure in (None, "error") else f"{entry.record.failure}: "
-    return kind + (lines[-1] if lines else "")
+    return kind + entry.record.last_words
 
 
 def table(entries: Sequence[Entry], *, every: bool = False) -> Table:
@@ -170,17 +168,10 @@ def shown(board: Board, console: Console, waiting: Callable[[], str]) -> Iterato
 
 def last_metric(directory: Path, kind: Literal["train", "val"] = "train") -> MetricRecord | None:
     """Return the newest metric of a kind, reading only the end of the file."""
-    path = directory / METRICS
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 20_000))
-            lines = file.read().split(b"\n")[:-1]
+        with (directory / METRICS).open("rb") as file:
+            return newest_metrics(file).get(kind)
     except FileNotFoundError:
-        return None
-    newest = next((line for line in reversed(lines) if f'"{kind}"'.encode() in line and line.startswith(b"{")), None)
-    try:
-        return MetricRecord.model_validate_json(newest) if newest else None
-    except ValidationError:  # someone has edited it; the run's own end will tell
         return None
 
 

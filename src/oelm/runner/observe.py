@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.progress import Progress as Bar
 
 from oelm.files import write_atomically
 from oelm.record.attention import append_attention, forget_attention_after
-from oelm.record.schema import MetricRecord
+from oelm.record.schema import MetricRecord, perplexity
 from oelm.record.store import LOG, METRICS, read_metrics
 from oelm.runner.language import WithAttention
 from oelm.spec.train import TrainSpec
@@ -99,7 +98,7 @@ class RunObserver:
                 tokens_per_second=speed,
             )
         )
-        judged = f"  ppl {_perplexity(loss):.2f}" if self.is_language else self._last
+        judged = f"  ppl {perplexity(loss):.2f}" if self.is_language else self._last
         line = f"loss {loss:.4f}{judged}  lr {rate:.2e}  {speed:,.0f} tokens/s"
         plain = f"[Step {progress.step}] {line}"
         print(plain, file=self._log, flush=True)
@@ -117,7 +116,7 @@ class RunObserver:
         self._note(MetricRecord(kind="val", step=progress.step, loss=loss, seconds=seconds, accuracy=accuracy))
         if self._directory and isinstance(measured, WithAttention):
             append_attention(self._directory, measured.attention(progress.step))
-        judged = f"PPL: {_perplexity(loss):.2f}" if accuracy is None else f"Accuracy: {accuracy:.2%}"
+        judged = f"PPL: {perplexity(loss):.2f}" if accuracy is None else f"Accuracy: {accuracy:.2%}"
         self._last = "" if accuracy is None else f"  accuracy {accuracy:.2%}"
         self.said(f"[Step {progress.step}] Validation - Loss: {loss:.4f}, {judged}")
 
@@ -147,7 +146,3 @@ def _forget_after(directory: Path, step: int) -> None:
 def _recent(step_seconds: list[float]) -> float:
     last = step_seconds[-50:]
     return sum(last) / len(last)
-
-
-def _perplexity(loss: float) -> float:
-    return math.exp(min(loss, 700.0))

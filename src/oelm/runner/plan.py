@@ -24,6 +24,7 @@ from oelm.runner.artefacts import matmul_peak
 from oelm.runner.queue import Board, Entry
 from oelm.spec.base import digest
 from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.epochs import steps_of
 from oelm.spec.model import GPTSpec, ModelSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.study import Study
@@ -189,7 +190,7 @@ def _steps(run: RunSpec) -> int | None:
     if rows is None:
         return None
     batches = math.ceil(rows / run.train.batch_size)  # each epoch ends with what is left, as when a run is bound
-    return max(1, math.ceil(run.train.epochs * batches - 1e-9))
+    return steps_of(run.train.epochs, batches)
 
 
 @dataclass(frozen=True)

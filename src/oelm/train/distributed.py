@@ -53,14 +53,6 @@ class World:
         if self.size > 1:
             dist.barrier()
 
-    def share(self, value: Any) -> Any:
-        """Give every process the leading one's value."""
-        if self.size == 1:
-            return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
-
     def wrap(self, model: nn.Module) -> nn.Module:
         """Let gradients of `model` be averaged over the processes.
 

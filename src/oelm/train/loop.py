@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from oelm.errors import Diverged
+from oelm.spec.epochs import epochs_ended
 from oelm.spec.seeds import derived_seed
 from oelm.spec.train import TrainSpec
 from oelm.train.checkpoint import Checkpoint, Checkpoints
@@ -120,7 +121,7 @@ class Training:
     """Wall seconds of the run so far, over all its sessions."""
     progress: Progress = field(default_factory=Progress)
 
-    def run(self) -> Progress:
+    def run(self) -> None:
         """Train from where `progress` is to the last step.
 
         Raises:
@@ -148,7 +149,6 @@ class Training:
                 self.save()
             if stop and not done:
                 raise Interrupted(f"stopped by {self.stop.asked or 'another process'} after step {progress.step}")
-        return progress
 
     def save(self) -> None:
         """Write the checkpoint of this moment."""
@@ -216,7 +216,7 @@ class Training:
     def _is_time_to_validate(self) -> bool:
         step, every = self.progress.step, self.spec.eval_every
         if every == "epoch":
-            ended, before = (_epochs(at, self.task.steps_per_epoch) for at in (step, step - 1))
+            ended, before = (epochs_ended(at, self.task.steps_per_epoch) for at in (step, step - 1))
             return ended > before
         return step % every == 0
 
@@ -255,8 +255,3 @@ class Training:
     def _synchronise(self) -> None:
         if self.world.device.type == "cuda":
             torch.cuda.synchronize()
-
-
-def _epochs(step: int, length: float) -> int:
-    """Return how many epochs of so many steps, which need not be whole, have ended by a step."""
-    return math.floor(step / length + 1e-9)

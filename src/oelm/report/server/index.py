@@ -10,18 +10,15 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any, get_args
 
-from pydantic import ValidationError
-
 from oelm.errors import BadRecord, OelmError
 from oelm.record.schema import MetricRecord, RunRecord, perplexity
 from oelm.record.stages import StageName, by_declaration, is_settled, stage_of
-from oelm.record.store import METRICS, RECORD, SPEC, STUDY, read_record, read_study
+from oelm.record.store import METRICS, RECORD, SPEC, STUDY, newest_metrics, read_record, read_study
 from oelm.report.page import PAGE, report_folder
 from oelm.report.server.folder import Folder
 from oelm.report.wording import Language
@@ -30,7 +27,6 @@ from oelm.study import AnyStudy, Study
 
 CLAIM = "claim."
 REPORTS = tuple(report_folder(Path(), lang).name for lang in get_args(Language))
-TAIL = 1 << 15
 """Bytes at the end of a curve in which the newest losses are looked for."""
 LOOK_SECONDS = 1.0
 """Looks closer together than this see the same."""
@@ -252,25 +248,9 @@ def _newest(folder: Folder, directory: Path) -> dict[str, MetricRecord]:
     """Return the last point of each kind, reading only the end of the curve. Lines it cannot read are told later."""
     try:
         with folder.open(directory / METRICS) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            lines = file.read().split(b"\n")[:-1]
+            return newest_metrics(file)
     except (OSError, BadRecord):
         return {}
-    found: dict[str, MetricRecord] = {}
-    for metric in _metrics(reversed(lines)):
-        found.setdefault(metric.kind, metric)
-        if len(found) == 2:
-            break
-    return found
-
-
-def _metrics(lines: Iterator[bytes]) -> Iterator[MetricRecord]:
-    for line in lines:
-        try:
-            yield MetricRecord.model_validate_json(line)
-        except ValidationError:
-            continue
 
 
 def _row(record: RunRecord, newest: dict[str, MetricRecord]) -> dict[str, Any]:
@@ -294,5 +274,5 @@ def _row(record: RunRecord, newest: dict[str, MetricRecord]) -> dict[str, Any]:
         "tokens_per_second": result.tokens_per_second if result else train.tokens_per_second if train else None,
         "started": record.started,
         "dirty": record.environment.dirty,
-        "reason": record.error.strip().rpartition("\n")[2] if record.error else None,
+        "reason": record.last_words or None,
     }
