@@ -56,6 +56,8 @@ FROZEN = (
     "oelm-shift",
     "oelm-diagonal",
     "oelm+gain=2",
+    "oelm+gain=3",
+    "oelm+gain=4",
     small_heads("oelm+core"),
     small_heads("oelm-freeze"),
     "oelm-qk-norm",
