@@ -252,6 +252,18 @@ def test_a_moment_that_rounds_to_the_first_step_is_kept(method, steps, frozen):
     surgery.FreezeSchedule(model, steps).restore(0, saved)
 
 
+def test_freezing_again_reaches_the_layers_of_the_method_alone():
+    model = GPT(GPT_SIZES["nano"])
+    oelm.apply(
+        model, oelm.named_method("oelm-freeze").model_copy(update={"freeze": FreezeSpec(roles=("q", "k"), layers=(0,))})
+    )
+    frozen = oelm.verify_frozen(model)
+    oelm.unfreeze(model)
+    oelm.freeze(model)
+    assert oelm.verify_frozen(model).keys() == frozen.keys()
+    assert all(name.startswith("blocks.0.") for name in frozen)
+
+
 def test_a_schedule_counts_the_layers_of_the_sites_it_is_about():
     model = t5(num_layers=2, num_decoder_layers=4)
     method = oelm.named_method("oelm-partial:-1").model_copy(update={"sites": ("encoder",)})

@@ -166,9 +166,9 @@ def projections_in_reach(model: nn.Module) -> list[Projection]:
 
 
 def method_tensors(model: nn.Module, layers: Layers | None = None) -> list[tuple[str, nn.Parameter]]:
-    """Return the named tensors that the model's method freezes in `layers` (None: all), at whatever time."""
+    """Return the named tensors that the model's method freezes in `layers` (None: its own), at whatever time."""
     method, projections = _required(model).method, projections_in_reach(model)
-    chosen = set(resolve_layers(layers, depth_of(projections)))
+    chosen = set(resolve_layers(method.freeze.layers if layers is None else layers, depth_of(projections)))
     return [
         named
         for projection in projections

@@ -148,6 +148,20 @@ def test_dropout_acts_in_training_only():
         assert torch.equal(model.eval()(ids), model(ids))
 
 
+@pytest.mark.parametrize("key_heads", [None, 2])
+def test_uniform_attention_drops_weights_as_all_other_attention_does(key_heads):
+    model = GPT(NANO.model_copy(update={"dropout": 0.5, "num_key_heads": key_heads}))
+    oelm.apply(model, "uniform")
+    attention = model.blocks[0].attention
+    values = torch.randn(64, model.spec.key_heads, 16, model.spec.head_size)
+    plain = attention.eval()._average(values, 16)
+    dropped = torch.stack([attention.train()._average(values, 16) for _ in range(400)])
+    assert torch.allclose(dropped.mean(0), plain, atol=0.6)
+    # The first token sees itself alone: with its weight dropped nothing is left, else twice of it.
+    first = dropped[:, :, :, 0].abs().sum(-1)
+    assert (first == 0).float().mean() == pytest.approx(0.5, abs=0.02)
+
+
 def test_a_text_longer_than_the_context_is_refused():
     with pytest.raises(BadShape, match="33 tokens do not fit the context of 32"):
         GPT(NANO)(some_ids(33))

@@ -44,6 +44,7 @@ def test_a_run_learns_and_leaves_accuracy_scores_and_what_is_right_row_by_row(co
     assert right["kind"] == "examples"
     assert np.mean(right["correct"]) == result.test_accuracy
     assert record.data.rows == {"train": 160, "val": 40, "test": 40}
+    assert 0.5 <= record.data.guess < 1
     assert len(record.frozen_hashes) == 2 * 2 * 2
     assert "Accuracy: " in (directory / "training.log").read_text()
     assert "label positive, predicted" in (directory / "samples.txt").read_text()

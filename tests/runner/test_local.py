@@ -16,7 +16,7 @@ from rich.console import Console
 from oelm.errors import UsageError
 from oelm.record.store import find_records, read_metrics
 from oelm.runner import local
-from oelm.runner.cancel import cancel, withdraw
+from oelm.runner.cancel import cancel, cancelled_runs, withdraw
 from oelm.runner.claim import claimed
 from oelm.runner.devices import Gpus
 from oelm.runner.local import LocalRunner, command
@@ -294,6 +294,14 @@ def test_what_is_cancelled_is_not_followed_by_what_waits_until_the_study_is_run_
     withdraw(play.board)
     play.runner._step()
     assert len(play.started) == 2
+
+
+def test_running_some_arms_again_leaves_the_others_cancelled(study, tmp_path):
+    cancel(Board(study, tmp_path))
+    withdraw(Board(study, tmp_path, only=("baseline",)))
+    assert {run.arm for run in cancelled_runs(Board(study, tmp_path))} == {"oelm-freeze"}
+    withdraw(Board(study, tmp_path))
+    assert not cancelled_runs(Board(study, tmp_path))
 
 
 def test_what_is_cancelled_between_two_looks_is_not_followed_either(stage, write_run, monkeypatch):

@@ -91,6 +91,7 @@ def training(directory, spec=SPEC, task=None, stop=None):
         Notes(),
         stop or StopWish(),
         clock=lambda: 42.0,
+        memory=lambda: 1000,
     )
 
 

@@ -7,7 +7,7 @@ run, another arm with the same seed, and each of several processes all know what
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,12 @@ class TrainingBatches:
 
     def __init__(self, tokens: Tokens, *, context: int, batch_size: int, seed: int) -> None:
         self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
-        self.num_windows = num_windows(len(tokens), context)
         self._order = lru_cache(maxsize=2)(self._shuffled)
+
+    @cached_property
+    def num_windows(self) -> int:
+        """How many windows there are; asked for when training, so that text with less than one can be measured."""
+        return num_windows(len(self.tokens), self.context)
 
     @property
     def steps_per_epoch(self) -> float:

@@ -19,11 +19,10 @@ from oelm.method.orthogonal import stream
 from oelm.method.repair import Fold, KeyMix, KeyShift, PositionBias, QKNorm, Temperature
 from oelm.models.gelu import gelu_linear
 from oelm.models.loss import chunked_cross_entropy
-from oelm.spec.model import GPTSpec
+from oelm.spec.model import INITIAL_DEVIATION, GPTSpec
 
 LayerCache = dict[str, Tensor]
 """Keys (as attention reads them but neither shifted nor mixed) and values of the tokens so far."""
-INIT_DEVIATION = 0.02
 
 
 def rotate(x_BHTK: Tensor, first_position: int) -> Tensor:
@@ -105,17 +104,25 @@ class Attention(nn.Module):
             mask = self.position_bias(new, seen).to(queries.dtype)
         elif 1 < new < seen:  # several new tokens after a past: none of them may see its successors
             mask = torch.ones(new, seen, dtype=torch.bool, device=queries.device).tril(seen - new)
+        return self._attend_plainly(queries, keys, values, mask)
+
+    def _attend_plainly(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(
             queries,
             keys,
             values,
             attn_mask=mask,
-            is_causal=mask is None and new > 1,
+            is_causal=mask is None and queries.shape[2] > 1,
             dropout_p=self.spec.dropout if self.training else 0.0,
             enable_gqa=self.spec.key_heads != self.spec.num_heads,
         )
 
     def _average(self, values_BGTK: Tensor, new: int) -> Tensor:
+        if self.training and self.spec.dropout:
+            # All other methods drop attention weights, so this one must: no queries and no keys give equal weights.
+            keys_BGTK = torch.zeros_like(values_BGTK)
+            queries_BHTK = keys_BGTK.repeat_interleave(self.spec.num_heads // self.spec.key_heads, dim=1)
+            return self._attend_plainly(queries_BHTK, keys_BGTK, values_BGTK, None)
         seen = values_BGTK.shape[2]
         counts_T1 = torch.arange(1, seen + 1, device=values_BGTK.device, dtype=values_BGTK.dtype)[:, None]
         means_BGTK = (values_BGTK.cumsum(2) / counts_T1)[:, :, seen - new :]
@@ -193,8 +200,8 @@ class GPT(nn.Module):
         """Draw every parameter from its own stream, so that it depends on its name and on nothing else."""
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
-                fresh = torch.empty(parameter.shape).normal_(0, INIT_DEVIATION, generator=stream(seed, "model", name))
-                parameter.copy_(fresh)
+                own = stream(seed, "model", name)
+                parameter.copy_(torch.empty(parameter.shape).normal_(0, INITIAL_DEVIATION, generator=own))
             else:
                 parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
 

@@ -44,15 +44,15 @@ def _chunks(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Iterator
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-        rows, is_fp16 = hidden_ND.shape[0], hidden_ND.dtype == torch.float16
+        rows, is_half = hidden_ND.shape[0], hidden_ND.dtype in (torch.float16, torch.bfloat16)
         # A gradient scaler reaches us only in the backward pass. Until then fp16, which knows nothing below 6e-8, holds
-        # the gradients of the sum, and what the chunks add up to in fp32.
-        divisor = 1 if is_fp16 else rows
+        # the gradients of the sum. What the chunks add up to, half precision would round once for each of them.
+        divisor = 1 if hidden_ND.dtype == torch.float16 else rows
         ctx.divisor_left = rows // divisor
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = None
         if ctx.needs_input_grad[1]:
-            grad_weight = torch.zeros_like(weight_VD, dtype=torch.float32 if is_fp16 else None)
+            grad_weight = torch.zeros_like(weight_VD, dtype=torch.float32 if is_half else None)
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
         for start, target_1C, exps_VC, mass_1C, losses_1C in _chunks(hidden_ND, weight_VD, targets_N):
             total += losses_1C.sum()
@@ -64,7 +64,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             span = slice(start, start + target_1C.shape[1])
             if grad_hidden is not None:
                 torch.mm(grad_VC.T, weight_VD, out=grad_hidden[span])
-            if grad_weight is not None and is_fp16:
+            if grad_weight is not None and is_half:
                 grad_weight += grad_VC @ hidden_ND[span]
             elif grad_weight is not None:
                 grad_weight.addmm_(grad_VC, hidden_ND[span])

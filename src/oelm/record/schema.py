@@ -82,6 +82,8 @@ class SecondsRecord(Record):
     train: float
     validation: float
     checkpoint: float
+    timed_steps: int | None = None
+    """Steps that `train` is of: fewer than the run's where it continues a checkpoint of another program; None: all."""
 
 
 class DataRecord(Record):

@@ -62,8 +62,12 @@ def is_cancelled(root: Path, run: RunSpec) -> bool:
 
 
 def withdraw(board: Board) -> None:
-    """Let runs be started again that were cancelled before."""
-    (board.root / CANCELLED).unlink(missing_ok=True)
+    """Let runs of a board be started again that were cancelled before; others stay cancelled."""
+    marked = _marks(board.root)
+    if left := marked - {fingerprint(declared(entry.run)) for entry in board.entries}:
+        write_atomically(board.root / CANCELLED, json.dumps(sorted(left)) + "\n")
+    else:
+        (board.root / CANCELLED).unlink(missing_ok=True)
 
 
 def _marks(root: Path) -> set[str]:

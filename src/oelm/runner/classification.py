@@ -124,6 +124,7 @@ class ClassificationTask:
             tokens=self.examples.num_tokens,
             rows={split: len(encoded) for split, encoded in self.examples.splits.items()},
             labels=self.examples.labels,
+            guess=_commonest(self.examples.splits["test"].labels),
             notes=self.examples.notes,
         )
 
@@ -159,6 +160,11 @@ def classification_task(run: RunSpec, examples: EncodedExamples, device: torch.d
         encodings = examples.encoder.encode([(name,) for name in examples.labels], spec.max_length)
         answers = [encoding.ids for encoding in encodings]
     return ClassificationTask(run, examples, batches, device, answers)
+
+
+def _commonest(labels: npt.NDArray[np.int64]) -> float:
+    """Return the share of right answers that whoever always gives the commonest label has."""
+    return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
 
 
 def build_for(run: RunSpec, examples: EncodedExamples, device: torch.device) -> nn.Module:

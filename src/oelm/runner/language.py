@@ -28,6 +28,8 @@ from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
 from oelm.train.evaluate import Measured, mean_loss
 
+SEEN_WEIGHTS = 1 << 26
+"""At most so many attention weights of a layer are looked at: whole squares, which training never holds."""
 NUM_SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS = 3, 24, 96
 
 
@@ -82,7 +84,9 @@ class LanguageTask:
         """Measure the fixed part of validation that is looked at along the way, and what heads look at meanwhile."""
         assert isinstance(model, GPT)  # noqa: S101  (what this task builds)
         measured = self.measure(model, "val", self.run.train.eval_tokens)
-        ids, _ = self.batches.batch(0, slice(0, 4))
+        spec = model.spec
+        rows = max(1, min(4, SEEN_WEIGHTS // (spec.num_heads * spec.context**2)))
+        ids, _ = self.batches.batch(0, slice(0, rows))
         summary = attention_summary(model, ids.to(self.device))
         return WithAttention(measured.loss, measured.accuracy, **asdict(summary))
 

@@ -70,6 +70,7 @@ class Recorder:
                 train=progress.train_seconds,
                 validation=sum(progress.validation_seconds),
                 checkpoint=progress.checkpoint_seconds,
+                timed_steps=len(progress.step_seconds),
             ),
             **self.facts,
         )

@@ -80,7 +80,8 @@ def _vocabulary(folder: Path) -> str | None:
 def restore(path: Path, which: Which = "latest") -> Restored:
     """Load the model of a run's folder, or of one checkpoint's, with its method on it and its frozen weights proved.
 
-    A classifier takes its labels and its vocabulary from its data, which must be there.
+    `which` of them is asked of a run's folder alone. A classifier takes its labels and its vocabulary from its data,
+    which must be there.
     """
     directory = path if (path / STATE).exists() else path / "checkpoints" / which
     try:

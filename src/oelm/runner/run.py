@@ -153,6 +153,7 @@ def _carry_out(
         if saved is not None:
             load_into(model, saved.model, str(checkpoints.directory))
             training.resume(saved)
+            del saved  # or it would count among what training needs
             observer.said(f"continuing after step {resumed_at}")
         recorder.follow(training.progress)
         recorder.write("running")
@@ -187,6 +188,7 @@ def _training(
         observer,
         stop,
         clock=recorder.wall_seconds,
+        memory=lambda: peak_memory(here.device),
     )
 
 
@@ -209,7 +211,7 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
             # Of the steps that were timed: a run that continues a published checkpoint has more behind it.
             tokens_per_second=len(progress.step_seconds) * task.units_per_step / progress.train_seconds,
             flop_utilisation=cost.total_flops / statistics.median(progress.step_seconds) / peak if cost else None,
-            peak_memory_bytes=peak_memory(here.device),
+            peak_memory_bytes=max(progress.peak_memory, peak_memory(here.device)),
             val_accuracy=val.accuracy,
             test_accuracy=test.accuracy if test else None,
             best_val_accuracy=progress.best_accuracy,

@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from oelm.errors import InvalidSpec, UnknownName
 from oelm.spec.base import Spec
+from oelm.spec.model import INITIAL_DEVIATION
 from oelm.spec.repair import RepairSpec
 
 Role = Literal["q", "k", "v", "o", "ffn"]
@@ -209,7 +210,7 @@ _REPAIRED = ("shift", "temperature", "qk-norm", "core", "diagonal", "low-rank", 
 METHODS: dict[str, MethodSpec] = {
     "baseline": MethodSpec(),
     "oelm-freeze": MethodSpec(init=_ORTHOGONAL, freeze=_FROZEN),
-    "oelm-random": MethodSpec(init=InitSpec(shape="normal", deviation=0.02), freeze=_FROZEN),
+    "oelm-random": MethodSpec(init=InitSpec(shape="normal", deviation=INITIAL_DEVIATION), freeze=_FROZEN),
     "oelm-random-matched": MethodSpec(init=InitSpec(shape="normal", matched=True), freeze=_FROZEN),
     "oelm-global": MethodSpec(init=InitSpec(shape="orthogonal", scope="global"), freeze=_FROZEN),
     "oelm-from-current": MethodSpec(init=_FROM_CURRENT, freeze=_FROZEN),

@@ -100,6 +100,8 @@ class Progress:
     checkpoint_seconds: float = 0.0
     wall_seconds: float = 0.0
     """Of the whole run up to its last checkpoint, over all sessions: a killed one leaves no other trace of its time."""
+    peak_memory: int = 0
+    """The most bytes held before the last checkpoint, in any session: one that only measures needs far fewer."""
     step_seconds: list[float] = field(default_factory=list)
 
 
@@ -119,6 +121,8 @@ class Training:
     stop: StopWish
     clock: Callable[[], float]
     """Wall seconds of the run so far, over all its sessions."""
+    memory: Callable[[], int]
+    """The most bytes held so far in this session."""
     progress: Progress = field(default_factory=Progress)
 
     def run(self) -> None:
@@ -154,6 +158,7 @@ class Training:
         """Write the checkpoint of this moment."""
         began = time.perf_counter()
         self.progress.wall_seconds = self.clock()
+        self.progress.peak_memory = max(self.progress.peak_memory, self.memory())
         if self.world.leads:
             moments, scaler = self.optimizer.state()
             times = torch.tensor(self.progress.step_seconds, dtype=torch.float64)
