@@ -11,9 +11,9 @@ studies/gap.py, so that the two can be read side by side. The report draws entro
 training as well.
 
 One rate for all arms, the lowest of studies/gap.py's grid, is a first look, not evidence; `tuned` is. Trials (LOG.md,
-one seed) say what to expect: shifted arms, frozen or not, have 97 to 99 % of recall:4 after 100 steps (learned positions),
-while the plain baseline ends after 6000 where counting does; copy:16 takes trained Q and K 100 steps and frozen ones
-500. So read who finds the way and when, not who would in the end.
+one seed, learned positions) say what to expect: shifted arms, frozen or not, have 97 to 99 % of recall:4 after 100
+steps, while the plain baseline ends after 6000 where counting does; copy:16 takes trained Q and K 100 steps and frozen
+ones 500. So read who finds the way and when, not who would in the end.
 """
 
 from oelm import DataSpec, GPTSpec, RunSpec, Study, TrainSpec

@@ -8,7 +8,7 @@ import pytest
 
 from oelm.analysis.ablation import Ablation, ablations, rung
 from oelm.analysis.compare import Comparison, compare
-from oelm.spec.method import METHODS, named_method
+from oelm.spec.method import METHODS, InitSpec, named_method
 from oelm.spec.model import ForeignSpec
 from oelm.study import Arm, Study, replaced
 
@@ -104,3 +104,5 @@ def test_only_methods_that_change_one_thing_are_rungs() -> None:
     fresh = {name for name, method in METHODS.items() if rung(method, pretrained=True)}
     assert fresh == {"oelm-freeze", "oelm-random", "oelm-random-matched"}
     assert rung(named_method("oelm-every:10")) is None
+    larger = METHODS["oelm-random"].model_copy(update={"init": InitSpec(shape="normal", deviation=0.1)})
+    assert rung(larger) is None, "its scale is another as well"

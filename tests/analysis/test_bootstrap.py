@@ -67,6 +67,17 @@ def test_seeds_are_not_resampled_below_ten_and_widen_the_interval_from_there() -
         evaluation_noise(few, references, over_seeds=True)
 
 
+def test_ten_seeds_are_covered_as_often_as_many_documents() -> None:
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(400):
+        arms = {seed: documents(rng, 0.1 + rng.normal(0, 0.3), count=50) for seed in range(10)}
+        references = {seed: documents(rng, 0.0, count=50) for seed in range(10)}
+        found = evaluation_noise(arms, references, over_seeds=True, draws=300)
+        covered += found.low <= 0.1 <= found.high
+    assert covered / 400 == pytest.approx(0.95, abs=0.025)
+
+
 def test_different_test_splits_are_refused() -> None:
     rng = np.random.default_rng(3)
     with pytest.raises(UsageError, match=r"one split.*\[300, 400\]"):

@@ -42,6 +42,17 @@ def test_savings_are_shares_of_the_reference_beside_the_bound(study: Study, make
     assert not found.unexplained
 
 
+def test_the_time_of_a_step_is_that_of_the_steps_that_were_timed(study: Study, make_record: Any) -> None:
+    half = {"seconds": seconds(50).model_copy(update={"timed_steps": 50})}
+    whole = {"seconds": seconds(100)}
+    records = [
+        (Path(str(number)), make_record(run, **(whole if run.arm == "baseline" else half)))
+        for number, run in enumerate(study.runs())
+    ]
+    (found,) = savings(compare(study, records))
+    assert found.time == 0.0
+
+
 def test_more_time_than_the_flops_removed_is_not_explained_by_the_method(study: Study, make_record: Any) -> None:
     assert saved(study, make_record, 0.57).unexplained
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from oelm.cli import prepare as verb
 from oelm.data.tokens import open_tokens
-from oelm.errors import InvalidSpec, UnknownName
+from oelm.errors import InvalidSpec, UnknownName, UsageError
 
 TEXT = "".join(f"Story {number}.\n<|endoftext|>\n" for number in range(40))
 
@@ -52,6 +52,8 @@ def test_wishes_that_cannot_be_are_errors_with_exit_code_2(source: Path) -> None
         verb.main(["recall:999"])
     with pytest.raises(InvalidSpec, match=r"such a task cannot be prepared: seed: "):
         verb.main(["--task", "sst2", "--seed", "-1"])
+    with pytest.raises(UsageError, match="Give one of them"):
+        verb.main(["stories", "--vocab-size", "300", "--vocabulary", str(source.parent)])
     with pytest.raises(UnknownName, match="Did you mean 'openwebtext'"):
         verb.main(["openwebtex"])
     with pytest.raises(SystemExit) as caught:

@@ -184,7 +184,7 @@ def test_nothing_disappears(study: Study, write_run: Any, tmp_path: Path) -> Non
         assert "2 of 6 runs are complete" in medium
         assert "failed at step 42: out of memory" in medium
         assert "diverged: its loss is not a finite number" in medium
-        assert "is running, at step 7" in medium
+        assert "has not ended: it is at work, or was killed" in medium
         assert "has not been run" in medium
         assert "train.steps is 50; the study has 100" in medium
         assert "is not whole JSON" in medium

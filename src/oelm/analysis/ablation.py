@@ -31,7 +31,7 @@ from oelm.analysis.measure import judge
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import ForeignSpec
+from oelm.spec.model import INITIAL_DEVIATION, ForeignSpec
 
 StepName = Literal[
     "freezing", "scale", "orthogonality", "freezing-and-scale", "scale-and-orthogonality", "all", "whole"
@@ -95,7 +95,8 @@ def rung(method: MethodSpec, *, pretrained: bool = False) -> Rung | None:
     if init.shape == "host":
         return None if pretrained else "drawn"
     if init.shape == "normal":
-        return "matched" if init.matched else "drawn"
+        as_drawn = init.deviation == INITIAL_DEVIATION  # any other one changes the scale as well
+        return "matched" if init.matched else "drawn" if as_drawn else None
     return "orthogonal" if init.shape == "orthogonal" else None
 
 

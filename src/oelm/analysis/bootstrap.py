@@ -72,16 +72,17 @@ def evaluation_noise(
     means = _resampled(differences_SD, sizes_D, draws, over_seeds=over_seeds)
     tails = (1 - CONFIDENCE) / 2
     low, high = np.quantile(means, [tails, 1 - tails])
-    centre, wider = float(differences_SD.sum() / sizes_D.sum() / len(seeds)), _widening(len(sizes_D), tails)
+    fewest = min(len(sizes_D), len(seeds)) if over_seeds else len(sizes_D)
+    centre, wider = float(differences_SD.sum() / sizes_D.sum() / len(seeds)), _widening(fewest, tails)
     return Interval(centre + wider * float(low - centre), centre + wider * float(high - centre))
 
 
-def _widening(texts: int, tails: float) -> float:
-    if texts < 2:
+def _widening(count: int, tails: float) -> float:
+    if count < 2:
         return 1.0
     from scipy.special import ndtri, stdtrit
 
-    return float(math.sqrt(texts / (texts - 1)) * stdtrit(texts - 1, tails) / ndtri(tails))
+    return float(math.sqrt(count / (count - 1)) * stdtrit(count - 1, tails) / ndtri(tails))
 
 
 def _cost(losses: TestLossesRecord) -> NDArray[np.float64]:

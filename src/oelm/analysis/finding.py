@@ -16,7 +16,7 @@ from oelm.analysis.compare import Comparison
 from oelm.analysis.fairness import Cell, Evidence
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Interval, percent
-from oelm.spec.method import InitSpec
+from oelm.spec.method import InitSpec, MethodSpec
 from oelm.spec.model import GPTSpec
 
 LedgerVerdict = Literal["supported", "contradicted", "undecided", "not yet tested"]
@@ -69,15 +69,19 @@ def frozen_rows(comparison: Comparison) -> Iterator[Row]:
     """Yield the rows of the published method: frozen and head-wise orthogonal in all layers, and nothing else.
 
     From scratch that is a fresh draw, in a pretrained model what its current weights are made into: a fresh draw there
-    would throw away what Q and K have learned, which no published run did.
+    would throw away what Q and K have learned, which no published run did. From scratch they count only against a
+    baseline that is nothing else either.
     """
+    study = comparison.study
+    plain = any(arm.name == study.reference and arm.method == MethodSpec() and not arm.model for arm in study.arms)
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     for row in comparison.rows:
         method = methods.get(row.arm)
         if not method or not is_frozen(method) or not row.difference:
             continue
-        source = "current" if is_pretrained(row) else "fresh"
-        if method.init == InitSpec(shape="orthogonal", source=source):
+        pretrained = is_pretrained(row)
+        orthogonal = InitSpec(shape="orthogonal", source="current" if pretrained else "fresh")
+        if method.init == orthogonal and (plain or pretrained):
             yield row
 
 

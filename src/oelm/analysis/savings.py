@@ -126,6 +126,7 @@ def _peak(item: Evidence) -> float | None:
 
 def _step_seconds(item: Evidence) -> float | None:
     record = item.record
-    if record.seconds is None or not record.step:
+    if record.seconds is None:
         return None
-    return record.seconds.train / record.step
+    steps = record.step if record.seconds.timed_steps is None else record.seconds.timed_steps
+    return record.seconds.train / steps if steps else None

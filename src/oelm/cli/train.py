@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ def main(argv: list[str]) -> int:
     except Interrupted as wish:
         print(f"oelm: {wish}. The same command continues it.", file=sys.stderr)
         return INTERRUPTED
+    if os.environ.get("RANK", "0") != "0":  # torchrun starts several of us, and one record is enough
+        return 0
     if arguments.json:
         print(record.model_dump_json(indent=1))
     elif not arguments.quiet:

@@ -24,7 +24,7 @@ from oelm.data.readers import Position
 from oelm.data.sources import Corpus, Section, block_bytes_for, make_request, open_corpus
 from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer, load_tokenizer, train_tokenizer
 from oelm.data.workspace import Journal, Workspace, refuse_foreign_files
-from oelm.errors import BadData, OelmError
+from oelm.errors import BadData, OelmError, UsageError
 from oelm.files import sha256_of, write_atomically
 from oelm.spec.data import DataSpec
 
@@ -63,6 +63,11 @@ def prepare(
     there (unless told to `wait` for it), and OelmError when the disk is full; then, and after a crash, the
     same call continues.
     """
+    if vocabulary is not None and spec.vocab_size is not None:
+        raise UsageError(
+            f"--vocab-size {spec.vocab_size} trains a vocabulary, and --vocabulary {vocabulary} is GPT-2's. "
+            "Give one of them."
+        )
     progress = progress or Silent()
     directory = out or spec.directory or default_directory(spec)
     request = make_request(spec, documents)

@@ -94,12 +94,13 @@ def unreadable_section(complaints: tuple[str, ...], say: Say) -> Section:
 def gap_remark(gap: Gap, out: Path, say: Say) -> Remark:
     """Say why a run gives no figure."""
     record = gap.evidence.record if gap.evidence else None
+    unsaid = "not_finite" if gap.state == "diverged" else "no_reason"
     return Remark(
         subject=say("samples_of", arm=named(gap.arm, gap.cell), seed=gap.seed),
         text=say(
             f"gap_{gap.state}",
             step=record.step if record else 0,
-            error=(record.last_words if record else "") or say("no_reason"),
+            error=(record.last_words if record else "") or say(unsaid),
         ),
         href=link(gap.evidence.directory, out) if gap.evidence else None,
     )

@@ -124,7 +124,8 @@ def _line(run: RunSpec, member: Found | None, say: Say) -> Line:
 
 def _state(record: RunRecord, say: Say) -> str:
     state = "diverged" if record.failure == "diverged" else record.status
-    return say(f"gap_{state}", step=record.step, error=record.last_words or say("no_reason"))
+    unsaid = "not_finite" if state == "diverged" else "no_reason"
+    return say(f"gap_{state}", step=record.step, error=record.last_words or say(unsaid))
 
 
 def _notes(lines: Sequence[Line], say: Say) -> Iterator[str]:

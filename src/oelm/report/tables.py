@@ -256,10 +256,12 @@ def _cost_cells(row: Row, saving: Saving | None, say: Say) -> Iterable[str]:
     none, record = say("none"), row.evidence[0].record
     yield from (value for _, value in row.cell)
     yield row.arm
-    yield f"{row.parameters.trainable:,}" if row.parameters else none
-    yield f"{row.parameters.frozen:,}" if row.parameters else none
+    # What a schedule begins with says little of the whole run.
+    counts = None if record.spec.method.schedule.moves else row.parameters
+    yield f"{counts.trainable:,}" if counts else none
+    yield f"{counts.frozen:,}" if counts else none
     yield shown_share(saving.qk, say) if saving else none
-    yield shown_bytes(record.cost.optimizer_bytes if record.cost else None, say)
+    yield shown_bytes(record.cost.optimizer_bytes if record.cost and counts else None, say)
     yield shown_bytes(record.result.peak_memory_bytes if record.result else None, say)
     yield f"{row.tokens_per_second:,.0f}" if row.tokens_per_second else none
     yield shown_share(saving.flops, say) if saving else none

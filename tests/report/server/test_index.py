@@ -128,26 +128,26 @@ def test_only_what_changed_has_a_newer_revision(index: Index, study: Study, writ
     index.look()
     before = index.revision
     index.look()
-    assert index.changes(index.epoch, before) == ([], [], False)
+    assert index.changes(index.epoch, before) == ([], [], False, index.revision)
     with (second / METRICS).open("a") as file:
         file.write("\n")
     index.look()
-    changed, gone, whole = index.changes(index.epoch, before)
+    changed, gone, whole, _ = index.changes(index.epoch, before)
     assert ([row["name"] for row in changed], gone, whole) == ([second.name], [], False)
     for path in first.iterdir():
         path.unlink()
     first.rmdir()
     before = index.revision
     index.look()
-    assert index.changes(index.epoch, before) == ([], [first.name], False)
+    assert index.changes(index.epoch, before) == ([], [first.name], False, index.revision)
 
 
 def test_a_page_that_outlived_the_server_gets_everything(index: Index, study: Study, write_run: Any) -> None:
     write_run(study.runs()[0])
     index.look()
-    rows_, _, whole = index.changes("another", index.revision)
+    rows_, _, whole, _ = index.changes("another", index.revision)
     assert (len(rows_), whole) == (1, True)
-    assert index.changes(index.epoch, 10**9)[2]
+    assert index.changes(index.epoch, 10**9).whole
 
 
 def test_a_study_knows_how_many_runs_it_will_have(index: Index, study: Study, make_record: Any) -> None:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from oelm.errors import BadRecord, OelmError
 from oelm.record.schema import MetricRecord, RunRecord, perplexity
@@ -86,6 +86,18 @@ class Walk:
     problems: list[str] = field(default_factory=list)
 
 
+class Changes(NamedTuple):
+    """What is newer than a revision."""
+
+    rows: list[dict[str, Any]]
+    gone: list[str]
+    """Keys of runs that are no longer there."""
+    whole: bool
+    """Whether these are all rows there are."""
+    revision: int
+    """Of which all this is."""
+
+
 class Index:
     """The runs and studies of a folder."""
 
@@ -125,14 +137,15 @@ class Index:
         self.look()
         return self.runs.get(key)
 
-    def changes(self, epoch: str, since: int) -> tuple[list[dict[str, Any]], list[str], bool]:
-        """Return rows newer than a revision, keys of runs that are gone, and whether these are all rows there are."""
-        whole = epoch != self.epoch or since > self.revision
-        if whole:
-            since = 0
-        rows = [run.row for run in list(self.runs.values()) if run.revision > since]
-        gone = [] if whole else [key for key, revision in self._gone.items() if revision > since]
-        return rows, gone, whole
+    def changes(self, epoch: str, since: int) -> Changes:
+        """Return what is newer than a revision."""
+        with self._lock:  # or another reader's look would come between the rows and the revision they are of
+            whole = epoch != self.epoch or since > self.revision
+            if whole:
+                since = 0
+            rows = [run.row for run in self.runs.values() if run.revision > since]
+            gone = [] if whole else [key for key, revision in self._gone.items() if revision > since]
+            return Changes(rows, gone, whole, self.revision)
 
     def _next(self) -> int:
         self.revision += 1

@@ -32,7 +32,7 @@ MOST_COMPARED = 40
 def overview(index: Index, epoch: str, since: int) -> dict[str, Any]:
     """Return the studies, and the rows of runs that are newer than a revision."""
     index.look()
-    rows, gone, whole = index.changes(epoch, since)
+    changes = index.changes(epoch, since)
     states: dict[str, dict[str, int]] = {}
     for run in list(index.runs.values()):
         counts = states.setdefault(run.row["study"], {})
@@ -52,8 +52,8 @@ def overview(index: Index, epoch: str, since: int) -> dict[str, Any]:
         for key, found in sorted(index.studies.items())
     ]
     return {
-        "epoch": index.epoch, "revision": index.revision, "now": time.time(), "whole": whole,
-        "studies": studies, "runs": rows, "gone": gone, "problems": index.problems,
+        "epoch": index.epoch, "revision": changes.revision, "now": time.time(), "whole": changes.whole,
+        "studies": studies, "runs": changes.rows, "gone": changes.gone, "problems": index.problems,
     }  # fmt: skip
 
 
