@@ -4,6 +4,7 @@
     oelm run studies/gap.py --scale screen      2 core-hours: every candidate once, on the speeches
     oelm run studies/gap.py --scale speeches    5 core-hours: the best ones, their controls, three fresh seeds
     oelm run studies/gap.py --scale imdb        the same on film reviews
+    oelm run studies/gap.py --scale cheaper-speeches   1 core-hour: is there less that does? (cheaper-imdb)
     oelm run studies/gap.py                     the same at the published size, on GPUs
 
 Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
@@ -118,9 +119,15 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], rates: tuple[f
     )
 
 
-def final(name: str, data: DataSpec) -> Study:
+CHEAPER = ("oelm-bias", "oelm+gain=2+diagonal+mix")
+"""What the screen puts next to 5 % and trains less than the candidates: a second question, asked after the first."""
+
+
+def final(
+    name: str, data: DataSpec, arms: tuple[str | Arm, ...] = FINAL, family: tuple[str, ...] = CANDIDATES
+) -> Study:
     """Return the confirmation on a corpus; the candidates answer one question, so they are corrected together."""
-    return small(name, data, FINAL, (3e-3, 6e-3, 1.2e-2), seeds=(0, 1, 2), family=CANDIDATES)
+    return small(name, data, arms, (3e-3, 6e-3, 1.2e-2), seeds=(0, 1, 2), family=family)
 
 
 study = Study(
@@ -151,5 +158,7 @@ scales = {
     "screen": small("gap-screen", SPEECHES, (*CONTROLS, *FROZEN, *FRAMES, *RATES, *PARTLY), (6e-3,), seeds=()),
     "speeches": final("gap-speeches", SPEECHES),
     "imdb": final("gap-imdb", REVIEWS),
+    "cheaper-speeches": final("gap-cheaper-speeches", SPEECHES, ("baseline", *CHEAPER), CHEAPER),
+    "cheaper-imdb": final("gap-cheaper-imdb", REVIEWS, ("baseline", *CHEAPER), CHEAPER),
     "medium-512": study,
 }

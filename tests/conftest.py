@@ -20,8 +20,8 @@ from oelm.record.schema import (
 )
 from oelm.record.store import METRICS, run_directory, write_record
 from oelm.spec.data import DataSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, GPTSpec
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
 from oelm.study import Study

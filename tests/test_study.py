@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from oelm.errors import InvalidSpec, UnknownName, UsageError
 from oelm.record.stages import stage_of
 from oelm.spec.data import DataSpec
-from oelm.spec.method import METHODS, MethodSpec, named_method
+from oelm.spec.method import MethodSpec
 from oelm.spec.model import GPT_SIZES
+from oelm.spec.named import METHODS, named_method
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
 from oelm.study import Arm, Listing, Study, load_study, replaced

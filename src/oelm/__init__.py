@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 # name -> the module that defines it
 _HOME = {
     "MethodSpec": "oelm.spec.method",
-    "named_method": "oelm.spec.method",
+    "named_method": "oelm.spec.named",
     "GPTSpec": "oelm.spec.model",
     "ForeignSpec": "oelm.spec.model",
     "DataSpec": "oelm.spec.data",
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from oelm.spec.data import DataSpec as DataSpec
     from oelm.spec.data import ExamplesSpec as ExamplesSpec
     from oelm.spec.method import MethodSpec as MethodSpec
-    from oelm.spec.method import named_method as named_method
     from oelm.spec.model import ForeignSpec as ForeignSpec
     from oelm.spec.model import GPTSpec as GPTSpec
+    from oelm.spec.named import named_method as named_method
     from oelm.spec.run import RunSpec as RunSpec
     from oelm.spec.run import fingerprint as fingerprint
     from oelm.spec.train import TrainSpec as TrainSpec

@@ -17,7 +17,8 @@ from pydantic import NonNegativeInt, PositiveFloat, ValidationError, field_valid
 
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec
-from oelm.spec.method import MethodSpec, named_method
+from oelm.spec.method import MethodSpec
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec, declared, fingerprint
 
 Setting = dict[str, Any]

@@ -20,7 +20,8 @@ from oelm.method.refuse import ENDLESS, depth_of, queries_and_keys, refuse_unfit
 from oelm.method.repair import draw_repairs
 from oelm.method.schedule import Timeline, resolve_layers
 from oelm.models.families import architecture_of, register_architecture
-from oelm.spec.method import Layers, MethodSpec, named_method
+from oelm.spec.method import Layers, MethodSpec
+from oelm.spec.named import named_method
 
 __all__ = [
     "Applied", "Audit", "FreezeSchedule", "ProjectionAudit", "applied", "apply", "audit", "freeze", "inspect",

@@ -10,8 +10,8 @@ from oelm.analysis.published import PublishedRun, published
 from oelm.record.schema import ResultRecord, SecondsRecord
 from oelm.record.store import run_directory, write_record
 from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import ForeignSpec, named_size
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 

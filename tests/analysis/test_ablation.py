@@ -8,8 +8,9 @@ import pytest
 
 from oelm.analysis.ablation import Ablation, ablations, rung
 from oelm.analysis.compare import Comparison, compare
-from oelm.spec.method import METHODS, InitSpec, named_method
+from oelm.spec.method import InitSpec
 from oelm.spec.model import ForeignSpec
+from oelm.spec.named import METHODS, named_method
 from oelm.study import Arm, Study, replaced
 
 LOSSES = {

@@ -10,7 +10,7 @@ from oelm.analysis.compare import Comparison, compare
 from oelm.analysis.price import CLOSE, cheapest, kind_of, same_repairs
 from oelm.analysis.statistics import MARGIN
 from oelm.record.schema import ParametersRecord
-from oelm.spec.method import named_method
+from oelm.spec.named import named_method
 from oelm.study import Arm, Study
 
 REPAIRED = "oelm+core+diagonal"

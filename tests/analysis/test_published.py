@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from oelm.analysis.published import contradictions_about, published, published_run
-from oelm.spec.method import named_method
 from oelm.spec.model import named_size
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 
 REFERENCE = Path("/work/shared/reference/published_results.json")

@@ -9,7 +9,7 @@ from oelm.analysis.compare import compare
 from oelm.analysis.fairness import Evidence
 from oelm.analysis.savings import Saving, qk_trained, savings
 from oelm.record.schema import CostRecord, ParametersRecord, SecondsRecord
-from oelm.spec.method import named_method
+from oelm.spec.named import named_method
 from oelm.study import Arm, Study
 
 

@@ -13,7 +13,7 @@ from oelm.cli.report import conclude
 from oelm.data.prepare import prepare
 from oelm.record.store import read_record, write_study
 from oelm.spec.data import DataSpec
-from oelm.spec.method import named_method
+from oelm.spec.named import named_method
 from oelm.study import Arm
 
 SMALL = shlex.split(

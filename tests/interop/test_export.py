@@ -9,8 +9,8 @@ from oelm.interop.export import as_gpt2, export
 from oelm.method.repair import Repair
 from oelm.models.generate import generate
 from oelm.models.gpt import GPT
-from oelm.spec.method import METHODS
 from oelm.spec.model import GPT_SIZES
+from oelm.spec.named import METHODS
 
 NANO = GPT_SIZES["nano"]
 NOT_GPT2 = {"key_shift", "qk_norm", "key_mix", "position_bias"}

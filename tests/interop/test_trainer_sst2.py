@@ -11,8 +11,8 @@ from oelm.models.packaged import package_directory
 from oelm.runner.bind import bound
 from oelm.runner.run import execute
 from oelm.spec.data import ExamplesSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import ForeignSpec
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 

@@ -20,8 +20,9 @@ from oelm.method.orthogonal import departure
 from oelm.method.rates import multipliers
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
-from oelm.spec.method import METHODS, FreezeSpec, InitSpec, MethodSpec
+from oelm.spec.method import FreezeSpec, InitSpec, MethodSpec
 from oelm.spec.model import GPT_SIZES
+from oelm.spec.named import METHODS
 from oelm.spec.train import TrainSpec
 from oelm.train.optimizer import Optimizer
 

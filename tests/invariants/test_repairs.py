@@ -13,8 +13,9 @@ from oelm.models.attention import _weights
 from oelm.models.families import architecture_of
 from oelm.models.generate import generate
 from oelm.models.gpt import GPT, rotate
-from oelm.spec.method import METHODS, RatesSpec, named_method
+from oelm.spec.method import RatesSpec
 from oelm.spec.model import GPT_SIZES
+from oelm.spec.named import METHODS, named_method
 
 NANO = GPT_SIZES["nano"]
 VARIANTS = {

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from oelm.errors import BadShape
 from oelm.method.schedule import Timeline, resolve_layers
-from oelm.spec.method import Change, FreezeSpec, MethodSpec, ScheduleSpec, Sweep, named_method
+from oelm.spec.method import Change, FreezeSpec, MethodSpec, ScheduleSpec, Sweep
+from oelm.spec.named import named_method
 
 QK = FreezeSpec(roles=("q", "k"))
 

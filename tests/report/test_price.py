@@ -10,7 +10,7 @@ from oelm.record.schema import ParametersRecord
 from oelm.record.store import write_study
 from oelm.report.all_studies import write_final
 from oelm.report.page import write_report
-from oelm.spec.method import named_method
+from oelm.spec.named import named_method
 from oelm.study import Arm, Study
 
 COUNTED = {

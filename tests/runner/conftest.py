@@ -12,8 +12,8 @@ from oelm.record.store import METRICS
 from oelm.runner.bind import bound
 from oelm.runner.run import execute
 from oelm.spec.data import ExamplesSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 

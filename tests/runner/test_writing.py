@@ -9,8 +9,8 @@ from oelm.runner.bind import bound
 from oelm.runner.restore import restore
 from oelm.runner.tasks import task_of
 from oelm.spec.data import ExamplesSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import ForeignSpec
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 

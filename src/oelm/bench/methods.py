@@ -21,8 +21,8 @@ import tyro
 from oelm.analysis.statistics import CONFIDENCE, interval_of_mean
 from oelm.bench.turns import Clock, Turn, answer_turns, take_turns
 from oelm.errors import InvalidSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.named import named_method
 from oelm.spec.train import TrainSpec
 
 LEAST_BLOCKS = 4

@@ -17,8 +17,8 @@ from rich.console import Console
 from oelm.cli import train_task
 from oelm.errors import INTERRUPTED, InvalidSpec, UsageError
 from oelm.spec.data import DataSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 from oelm.study import in_words

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from oelm.errors import InvalidSpec
 from oelm.spec.data import ExamplesSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, ForeignSpec, ModelSpec
+from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 from oelm.study import in_words

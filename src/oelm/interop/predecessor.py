@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from oelm.errors import CheckpointError, UsageError
 from oelm.models.gpt import GPT
 from oelm.spec.data import DataSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec
+from oelm.spec.named import named_method
 from oelm.spec.published import CORPORA, METHODS
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec

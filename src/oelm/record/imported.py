@@ -21,8 +21,8 @@ from oelm.record.schema import EnvironmentRecord, MetricRecord, ResultRecord, Ru
 from oelm.record.store import LOG, METRICS, RECORD, TIMING, run_directory, write_record
 from oelm.record.timing import TimingRecord
 from oelm.spec.data import DataSpec
-from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.named import named_method
 from oelm.spec.published import CORPORA, METHODS
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
