@@ -57,7 +57,7 @@ TESTED_IN = {
     "data/encode": "data/test_prepare", "data/hub": "data/test_sources", "data/identity": "data/test_prepare",
     "data/meta": "data/test_tokens", "data/progress": "data/test_prepare", "data/story_world": "data/test_stories",
     "data/vocabulary": "data/test_tokenizer", "data/workspace": "data/test_prepare",
-    "method/refuse": "test_surgery", "models/trace": "models/test_cost",
+    "method/refuse": "test_surgery", "models/configs": "models/test_build", "models/trace": "models/test_cost",
     "report/content": "report/test_page", "report/server/views": "report/server/test_app",
     "analysis/claims_of_cost": "analysis/test_ledger", "analysis/claims_of_quality": "analysis/test_ledger",
     "analysis/finding": "analysis/test_ledger", "analysis/rows": "analysis/test_compare",

@@ -289,7 +289,8 @@ def test_a_residual_as_large_as_the_projection_is_refused():
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.repair.active()])
 def test_other_families_refuse_by_name_what_they_cannot_carry_out(name):
     from oelm.errors import NotCarriedOut
-    from oelm.models.build import build, spec_of
+    from oelm.models.build import build
+    from oelm.models.configs import spec_of
 
     lacking = set(named_method(name).repair.active()) - {"key_shift", "temperature"}
     model = build(spec_of("bert-tiny"))

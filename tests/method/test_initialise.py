@@ -50,7 +50,8 @@ def test_at_one_queries_are_the_keys_even_in_heads_as_wide_as_their_input():
 
 
 def test_a_foreign_model_with_grouped_keys_is_drawn_alike():
-    from oelm.models.build import build, spec_of
+    from oelm.models.build import build
+    from oelm.models.configs import spec_of
 
     model = build(spec_of("llama-tiny"))
     oelm.apply(model, "oelm-correlated")

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from oelm.errors import BadData, InvalidSpec, UnknownName
-from oelm.models.build import CONFIGS, build, spec_of
+from oelm.models.build import build
+from oelm.models.configs import CONFIGS, spec_of
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.spec.model import ForeignSpec, GPTSpec

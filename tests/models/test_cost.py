@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import oelm
 from oelm.errors import BadShape, NotCarriedOut
-from oelm.models.build import build, spec_of
+from oelm.models.build import build
+from oelm.models.configs import spec_of
 from oelm.models.cost import training_cost
 from oelm.models.gpt import GPT
 from oelm.spec.model import GPT_SIZES, GPTSpec

@@ -95,7 +95,8 @@ def show(asked: Arguments, audit: Audit, cost: Cost, length: int, console: Conso
 
 def _counted(asked: Arguments) -> tuple[Audit, Cost, int]:
     from oelm import surgery
-    from oelm.models.build import build, spec_of
+    from oelm.models.build import build
+    from oelm.models.configs import spec_of
     from oelm.models.cost import training_cost
 
     spec = spec_of(asked.model, asked.labels)

@@ -97,7 +97,8 @@ def _roles(rows: list[ProjectionAudit], *, frozen: bool) -> str:
 
 def _audit(asked: Arguments) -> Audit:
     from oelm import surgery
-    from oelm.models.build import build, spec_of
+    from oelm.models.build import build
+    from oelm.models.configs import spec_of
     from oelm.record.store import RECORD
 
     directory = Path(asked.model)

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     asked = tyro.cli(Arguments, args=argv, prog="oelm prepare", config=(tyro.conf.FlagCreatePairsOff,))
 
     from oelm.interop.tokenization import encoder_of
-    from oelm.models.build import spec_of
+    from oelm.models.configs import spec_of
 
     spec = _spec(asked)
     with Console(stderr=True).status(f"reading and encoding {asked.task}"):

@@ -124,7 +124,7 @@ def _run_of(asked: Arguments) -> RunSpec:
 def _model(asked: Arguments) -> ModelSpec:
     if asked.model in GPT_SIZES:
         return GPT_SIZES[asked.model].model_copy(update={"vocab_size": None})
-    from oelm.models.build import spec_of
+    from oelm.models.configs import spec_of
 
     spec = spec_of(asked.model)
     return spec.model_copy(update={"pretrained": False}) if asked.scratch and isinstance(spec, ForeignSpec) else spec

@@ -8,11 +8,9 @@ from typing import Any
 from oelm.data.text_encoder import TextEncoder, from_backend, from_file, gpt2_encoder
 from oelm.data.tokenizer import TOKENIZER
 from oelm.errors import BadData
-from oelm.models.build import CONFIGS
+from oelm.models.configs import CONFIGS
 from oelm.models.packaged import PACKAGES, UNCASED, package_directory, place_of
 from oelm.spec.model import GPTSpec, ModelSpec
-
-_UNCASED_CONFIGS = {"bert-base", "bert-large", "bert-tiny", "distilbert", "electra-small"}
 
 
 def encoder_of(spec: ModelSpec) -> TextEncoder:
@@ -28,8 +26,9 @@ def encoder_of(spec: ModelSpec) -> TextEncoder:
     if spec.name in PACKAGES:
         place = place_of(spec.name)
     elif spec.name in CONFIGS:
-        uncased = package_directory(UNCASED) if spec.name in _UNCASED_CONFIGS else None
-        found = uncased or CONFIGS[spec.name].hub
+        named = CONFIGS[spec.name]
+        uncased = package_directory(UNCASED) if named.uncased else None
+        found = uncased or named.hub
         if found is None:
             raise BadData(
                 f"{spec.name} is a shape with no tokenizer of its own; set data.vocab_size (--vocab-size) to train one."

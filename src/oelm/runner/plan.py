@@ -18,7 +18,8 @@ from oelm import surgery
 from oelm.data import probes
 from oelm.data.tasks import CORPORA
 from oelm.data.tokenizer import GPT2_VOCAB_SIZE
-from oelm.models.build import build, named_shape
+from oelm.models.build import build
+from oelm.models.configs import named_shape
 from oelm.models.cost import Cost, training_cost
 from oelm.runner.artefacts import matmul_peak
 from oelm.runner.queue import Board, Entry
