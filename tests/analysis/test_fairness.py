@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from oelm.analysis.compare import compare, select
-from oelm.analysis.fairness import cell_of, covers, meaning
+from oelm.analysis.evidence import cell_of, meaning
+from oelm.analysis.fairness import covers
 from oelm.errors import IncomparableRuns
 from oelm.spec.model import ForeignSpec
 from oelm.spec.run import fingerprint

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oelm.analysis.compare import compare
-from oelm.analysis.fairness import Evidence
+from oelm.analysis.evidence import Evidence
 from oelm.analysis.savings import Saving, qk_trained, savings
 from oelm.record.schema import CostRecord, ParametersRecord, SecondsRecord
 from oelm.spec.named import named_method

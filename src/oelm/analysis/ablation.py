@@ -26,7 +26,7 @@ from itertools import pairwise, permutations
 from typing import Literal
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.fairness import Cell
+from oelm.analysis.evidence import Cell
 from oelm.analysis.measure import judge
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.fairness import Cell
+from oelm.analysis.evidence import Cell
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import CONFIDENCE, Interval
 from oelm.errors import BadRecord, UsageError

@@ -11,17 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from oelm.analysis.fairness import (
-    Cell,
-    Evidence,
-    cell_of,
-    check,
-    complaints,
-    departure_from,
-    differences,
-    meaning,
-    shown,
-)
+from oelm.analysis.evidence import Cell, Evidence, cell_of, departure_from, differences, meaning, shown
+from oelm.analysis.fairness import check, complaints
 from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure_of
 from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.fairness import Cell
+from oelm.analysis.evidence import Cell
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean
 from oelm.errors import BadRecord

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from oelm.analysis.evidence import BOUND_LATER, Evidence, cell_of, differences, meaning, shown
 from oelm.errors import IncomparableRuns
-from oelm.record.schema import RunRecord
-from oelm.spec.base import NoEffect, Spec
-from oelm.spec.run import RunSpec, declared
-from oelm.study import Arm, Study, at
-
-BOUND_LATER = "data.checksum"
-"""None in a study's runs, filled in when a run is bound to its data."""
-
-(_NO_EFFECT,) = get_args(NoEffect)[1:]
-
-Differences = dict[str, tuple[Any, Any]]
-"""Dotted field -> both values; None stands for a field that one side lacks."""
-
-Cell = tuple[tuple[str, str], ...]
-"""Axis and value, the value as JSON: one combination of a study's axes. Empty where it has none."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """A record, where it lies, and the arm of the study that it belongs to."""
-
-    arm: str
-    directory: Path
-    record: RunRecord
-
-    @property
-    def spec(self) -> RunSpec:
-        """The run's spec."""
-        return self.record.spec
+from oelm.spec.run import RunSpec
+from oelm.study import Arm, Study
 
 
 def check(study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence], tuning: Sequence[Evidence] = ()) -> None:
@@ -133,58 +104,3 @@ def declared_by(arm: Arm) -> tuple[str, ...]:
 def covers(declared: Iterable[str], *fields: str) -> bool:
     """Whether a declared field is one of these or contains it."""
     return any(field == name or field.startswith(f"{name}.") for name in declared for field in fields)
-
-
-def meaning(run: RunSpec) -> dict[str, Any]:
-    """Return dotted field -> value of all that can change a run's numbers but the checksum of its data.
-
-    Unlike `Spec.meaning`, which is made for hashing, fields at their default are in it: a reader who is told
-    that two runs differ wants to see both values.
-    """
-    fields = dict(_telling(declared(run)))
-    del fields[BOUND_LATER]
-    return fields
-
-
-def _telling(spec: Spec, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    plain = spec.model_dump(mode="json")
-    for name, field in type(spec).model_fields.items():
-        value = getattr(spec, name)
-        if _NO_EFFECT in field.metadata:
-            continue
-        if isinstance(value, Spec):
-            yield from _telling(value, f"{prefix}{name}.")
-        elif isinstance(value, dict) and value:
-            yield from ((f"{prefix}{name}.{key}", inner) for key, inner in plain[name].items())
-        else:
-            yield f"{prefix}{name}", plain[name]
-
-
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Differences:
-    """Return the fields in which two meanings differ."""
-    return {
-        field: (one.get(field), other.get(field)) for field in {**one, **other} if one.get(field) != other.get(field)
-    }
-
-
-def departure_from(runs: Sequence[RunSpec]) -> Callable[[RunSpec], Differences]:
-    """Return a function that tells where a run departs from the most similar of `runs`: nowhere if it is one."""
-    known = [meaning(run) for run in runs]
-
-    def departure(spec: RunSpec) -> Differences:
-        own = meaning(spec)
-        candidates = (differences(own, other) for other in known)
-        return min(candidates, key=len, default={"study": ("this run", "no run at all")})
-
-    return departure
-
-
-def cell_of(study: Study, run: RunSpec) -> Cell:
-    """Return where a run stands on the study's axes."""
-    plain = run.model_dump(mode="json")
-    return tuple((axis, shown(at(plain, axis))) for axis in study.axes)
-
-
-def shown(value: Any) -> str:
-    """Write a field's value as in JSON, so that text and numbers cannot be confused."""
-    return json.dumps(value, ensure_ascii=False)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from oelm.analysis.ablation import is_frozen, is_pretrained, starts_alike
 from oelm.analysis.compare import Comparison
-from oelm.analysis.fairness import Cell, Evidence
+from oelm.analysis.evidence import Cell, Evidence
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Interval, percent
 from oelm.spec.method import InitSpec, MethodSpec

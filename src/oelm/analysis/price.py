@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.fairness import Cell
+from oelm.analysis.evidence import Cell
 from oelm.analysis.measure import judge
 from oelm.analysis.rows import LOST, Matrix, Row
 from oelm.analysis.savings import qk_trained

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from oelm.analysis.fairness import Cell, Evidence
+from oelm.analysis.evidence import Cell, Evidence
 from oelm.analysis.measure import Judgement, Measure, is_above_chance, judge
 from oelm.analysis.statistics import CONFIDENCE, Adjusted, Difference, Interval, Verdict, holm, pooled_intervals
 from oelm.record.schema import ParametersRecord, perplexity

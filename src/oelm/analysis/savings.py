@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.fairness import Cell, Evidence
+from oelm.analysis.evidence import Cell, Evidence
 from oelm.analysis.published import published_run
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.fairness import Cell, Evidence, cell_of, shown
+from oelm.analysis.evidence import Cell, Evidence, cell_of, shown
 from oelm.analysis.savings import qk_trained
 from oelm.study import at
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from oelm.analysis.compare import Comparison, Gap, Ignored
-from oelm.analysis.fairness import Cell, Evidence, shown
+from oelm.analysis.evidence import Cell, Evidence, shown
 from oelm.analysis.rows import Row
 from oelm.record.store import RECORD
 from oelm.report.document import Fold, Remark, Section

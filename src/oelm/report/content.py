@@ -10,7 +10,7 @@ import oelm
 from oelm.analysis.bootstrap import Noise, noise_of
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import Curves, validation_curves
-from oelm.analysis.fairness import Cell
+from oelm.analysis.evidence import Cell
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import CONFIDENCE
 from oelm.report.certificates import evidence_section, named, remark_sections

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import oelm
 from oelm.analysis.compare import Comparison, Found
-from oelm.analysis.fairness import Evidence
+from oelm.analysis.evidence import Evidence
 from oelm.analysis.gather import by_data, gather, methods_of
 from oelm.analysis.measure import Measure, measure_of
 from oelm.analysis.rows import Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.fairness import Cell
+from oelm.analysis.evidence import Cell
 from oelm.analysis.price import Cheapest, SameRepair, cheapest, same_repairs
 from oelm.analysis.statistics import Difference
 from oelm.report.certificates import named

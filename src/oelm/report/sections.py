@@ -9,7 +9,7 @@ from pathlib import Path
 from oelm.analysis.ablation import ablations
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import Curves, convergence_of
-from oelm.analysis.fairness import Cell, Evidence
+from oelm.analysis.evidence import Cell, Evidence
 from oelm.analysis.published import contradictions_about, is_at_published_size, published_run
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import savings

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oelm.analysis.fairness import BOUND_LATER, meaning, shown
+from oelm.analysis.evidence import BOUND_LATER, meaning, shown
 from oelm.errors import BadRecord, UsageError
 from oelm.record.attention import ATTENTION, parsed
 from oelm.record.schema import RunRecord
