@@ -119,8 +119,8 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], rates: tuple[f
     )
 
 
-CHEAPER = ("oelm-bias", "oelm+gain=2+diagonal+mix")
-"""What the screen puts next to 5 % and trains less than the candidates: a second question, asked after the first."""
+CHEAPER = ("oelm+gain=2+bias", "oelm+gain=2+diagonal+mix")
+"""What the screen has within or next to 5 % and trains less than the candidates: a second question, asked after them."""
 
 
 def final(
