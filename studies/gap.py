@@ -120,7 +120,7 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], rates: tuple[f
 
 
 CHEAPER = ("oelm+gain=2+bias", "oelm+gain=2+diagonal+mix")
-"""What the screen has within or next to 5 % and trains less than the candidates: a second question, asked after them."""
+"""What the screen has within or next to 5 % and trains less than the candidates: a second question, asked later."""
 
 
 def final(

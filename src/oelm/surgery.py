@@ -114,12 +114,12 @@ def inspect(model: nn.Module, method: MethodSpec | str | None = None, *, seed: i
 
 
 def freeze(model: nn.Module, *, layers: Layers | None = None) -> list[str]:
-    """Freeze the method's roles in `layers` (None: all); return the names of the tensors that are frozen now."""
+    """Freeze the method's roles in `layers` (None: its own); return the names of the tensors that are frozen now."""
     return _hold(model, method_tensors(model, layers))
 
 
 def unfreeze(model: nn.Module, *, layers: Layers | None = None) -> list[str]:
-    """Let the method's roles in `layers` (None: all) train; return the names of the tensors that train now."""
+    """Let the method's roles in `layers` (None: its own) train; return the names of the tensors that train now."""
     state = _required(model)
     names = release(method_tensors(model, layers))
     for name in names:

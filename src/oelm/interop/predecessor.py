@@ -52,8 +52,7 @@ def _published_order(name: str) -> tuple[int, int, int]:
     """Sort published names as that model registers them: an optimiser's moments are numbered in this order."""
     if name.startswith("layers."):
         _, layer, part = name.split(".", 2)
-        parts = ["self_attn.W_q", "self_attn.W_k", "self_attn.W_v", "self_attn.W_o", "ffn.0", "ffn.3", "norm1", "norm2"]
-        place = next(number for number, known in enumerate(parts) if part.startswith(known))
+        place = next(number for number, known in enumerate(_PARTS.values()) if part.startswith(known))
         return 1, int(layer), 2 * place + part.endswith("bias")
     return (0, 0, name.startswith("position")) if "embedding" in name else (2, 0, name.endswith("bias"))
 
@@ -234,9 +233,9 @@ def read_published(path: Path) -> Checkpoint:
     progress = {"step": int(plain.get("step", 0)), "best_loss": best, "best_step": 0}
     training = _moments(plain.get("optimizer"), theirs, path)
     training["step_seconds"] = torch.empty(0, dtype=torch.float64)
-    return Checkpoint(
-        model, training, {"progress": progress, "scaler": {}, "freezing": None, "args": plain.get("args", {})}
-    )
+    args = plain.get("args")
+    state = {"progress": progress, "scaler": {}, "freezing": None, "args": args if isinstance(args, dict) else {}}
+    return Checkpoint(model, training, state)
 
 
 def import_published(path: Path) -> tuple[GPT, Checkpoint]:
@@ -251,7 +250,7 @@ def import_published(path: Path) -> tuple[GPT, Checkpoint]:
             context=tensors["position_embedding.weight"].shape[0],
             model_dim=width,
             num_layers=1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blocks.")),
-            num_heads=int(args.get("num_heads", 8) if isinstance(args, dict) else args.num_heads),
+            num_heads=int(args.get("num_heads", 8)),
             ffn_dim=tensors["blocks.0.ffn.up.weight"].shape[0],
         )
     except (KeyError, ValueError) as error:

@@ -29,6 +29,7 @@ from oelm.report.numbers import (
     shown_interval,
     shown_setting,
     shown_share,
+    without_minus_zero,
 )
 from oelm.report.page import PAGE, report_folder, write_document
 from oelm.report.plots import Dot, forest
@@ -192,7 +193,7 @@ def _number(finding: Finding, value: float | None, say: Say) -> str:
     if finding.unit == "percent":
         return say("percent", value=f"{percent(value):+.1f}")
     if finding.unit == "points":
-        return say("points", value=f"{-value + 0.0:+.2f}")
+        return say("points", value=f"{without_minus_zero(-value):+.2f}")
     return shown_share(value, say) if finding.unit == "share" else say("ledger_steps", value=f"{value:.2f}")
 
 

@@ -62,7 +62,7 @@ def shown_difference(cost: float, measure: Measure, say: Say) -> str:
     """Write a difference of cost as people read it: percent of perplexity, or points of accuracy won or lost."""
     if measure.name == "perplexity":
         return shown_percent(cost, say)
-    return say("points", value=f"{_away_from_zero(-cost):+.2f}")
+    return say("points", value=f"{without_minus_zero(-cost):+.2f}")
 
 
 def shown_interval(difference: Difference | None, measure: Measure, say: Say) -> str:
@@ -124,6 +124,6 @@ def shown_seconds(seconds: float | None, say: Say) -> str:
     )
 
 
-def _away_from_zero(value: float) -> float:
+def without_minus_zero(value: float) -> float:
     """Turn minus zero into zero."""
     return value + 0.0

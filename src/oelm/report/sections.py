@@ -21,7 +21,7 @@ from oelm.record.store import SAMPLES
 from oelm.report.certificates import link, named
 from oelm.report.document import Column, Figure, Fold, Line, Remark, Section, Table
 from oelm.report.figures import Painter, Panel, convergence, curve, drawn
-from oelm.report.numbers import ONE_SEED, shown_figure, shown_setting
+from oelm.report.numbers import ONE_SEED, shown_figure, shown_setting, without_minus_zero
 from oelm.report.plots import Bar, Dot, forest, heads, heads_over_training, tuning_curves, waterfall
 from oelm.report.tables import ablation_table, convergence_table, cost_table, statistics_table, tuning_table
 from oelm.report.wording import Language, Say, wording
@@ -214,9 +214,9 @@ def beside_published(evidence: list[tuple[Row, Evidence]], out: Path, say: Say, 
         ratio = say("none")
         if claimed and is_at_published_size(item.spec, there):
             ratio = (
-                say("percent", value=f"{round(100 * (here / claimed - 1), 1) + 0.0:+.1f}")
+                say("percent", value=f"{without_minus_zero(round(100 * (here / claimed - 1), 1)):+.1f}")
                 if row.measure.name == "perplexity"
-                else say("points", value=f"{here - claimed + 0.0:+.2f}")
+                else say("points", value=f"{without_minus_zero(here - claimed):+.2f}")
             )
         lines.append(Line(
             (there.id, item.spec.arm, shown_setting(item.spec.train.learning_rate),
