@@ -145,6 +145,15 @@ def test_only_tuned_arms_where_attention_matters_decide(study: Study, make_recor
     assert (found.verdict, len(found.findings)) == ("undecided", 1)
 
 
+def test_only_a_plain_baseline_decides(study: Study, make_record: Any) -> None:
+    plain, repaired = (
+        entry("freezing-costs-10-to-15", compared(study, make_record, {reference: 0.0, "oelm-freeze": 0.11}))
+        for reference in ("baseline", "baseline-bias")
+    )
+    assert plain.verdict == "supported"
+    assert (repaired.verdict, len(repaired.findings)) == ("undecided", 1)
+
+
 def test_the_corpus_trend_needs_two_sizes_of_one_model(study: Study, make_record: Any) -> None:
     arms = {"baseline": 0.0, "oelm-freeze": 0.1}
     small = compared(study, make_record, arms, tokens=10**6, checksum="small")

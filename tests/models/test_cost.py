@@ -116,10 +116,11 @@ FOLDED = [
     "method",
     ["baseline", "oelm-freeze", "oelm-slice", "uniform", "oelm-qk-ffn", "oelm+bias+mix+temperature+shift", *FOLDED],
 )
-def test_the_count_of_our_gpt_equals_torchs_own(method, monkeypatch, plain_cross_entropy):
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_count_of_our_gpt_equals_torchs_own(method, dropout, monkeypatch, plain_cross_entropy):
     # torch's counter does not see products in place; the plain loss does the same work in plain sight.
     monkeypatch.setattr("oelm.models.gpt.chunked_cross_entropy", plain_cross_entropy)
-    model = with_method(NANO, method)
+    model = with_method(NANO.model_copy(update={"dropout": dropout}), method)
     ids = torch.zeros(2, 16, dtype=torch.long)
     assert training_cost(model, 2, 16).total_flops == counted(lambda: model(ids, ids))
 

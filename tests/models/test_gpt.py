@@ -150,6 +150,7 @@ def test_dropout_acts_in_training_only():
 
 @pytest.mark.parametrize("key_heads", [None, 2])
 def test_uniform_attention_drops_weights_as_all_other_attention_does(key_heads):
+    torch.manual_seed(0)
     model = GPT(NANO.model_copy(update={"dropout": 0.5, "num_key_heads": key_heads}))
     oelm.apply(model, "uniform")
     attention = model.blocks[0].attention
@@ -160,6 +161,7 @@ def test_uniform_attention_drops_weights_as_all_other_attention_does(key_heads):
     # The first token sees itself alone: with its weight dropped nothing is left, else twice of it.
     first = dropped[:, :, :, 0].abs().sum(-1)
     assert (first == 0).float().mean() == pytest.approx(0.5, abs=0.02)
+    assert attention._average(values, 3).shape[2] == 3, "of new tokens after a past"
 
 
 def test_a_text_longer_than_the_context_is_refused():

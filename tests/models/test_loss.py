@@ -45,6 +45,19 @@ def test_half_precision_autocast_stays_near_the_full_one():
     assert torch.allclose(half, full, rtol=0.05)
 
 
+def test_bf16_does_not_lose_what_many_chunks_add_up_to(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, 2048, 8, generator=generator)
+    weight = torch.zeros(4, 8, requires_grad=True)
+    targets = torch.zeros(1, 2048, dtype=torch.long)
+    found = {}
+    for rows_per_chunk in (4, 2048):
+        monkeypatch.setattr(loss_module, "CHUNK_BYTES", rows_per_chunk * 4 * 2)
+        with torch.autocast("cpu", torch.bfloat16):
+            (found[rows_per_chunk],) = torch.autograd.grad(chunked_cross_entropy(hidden, weight, targets), weight)
+    assert torch.allclose(found[4], found[2048], rtol=0.02, atol=2e-4)
+
+
 def test_what_a_scaler_does_for_fp16_reaches_tokens_that_are_hardly_likely(plain_cross_entropy):
     generator = torch.Generator().manual_seed(0)
     vocabulary, rows = 5000, 2048

@@ -173,6 +173,7 @@ def test_nothing_disappears(study: Study, write_run: Any, tmp_path: Path) -> Non
     first, second, third, *rest = study.runs()
     write_run(first, status="failed", error="out of memory", step=42, result=None)
     write_run(second, math.nan)
+    write_run(rest.pop(0), status="failed", failure="diverged", error="the loss rose by a nat", result=None)
     write_run(third, status="running", step=7, result=None)
     for run in rest[:-1]:
         write_run(run)
@@ -181,9 +182,10 @@ def test_nothing_disappears(study: Study, write_run: Any, tmp_path: Path) -> Non
     (tmp_path / "runs" / "torn" / RECORD).write_text('{"schema')
     _, page, text = report(study, tmp_path)
     for medium in (page.text, text):
-        assert "2 of 6 runs are complete" in medium
+        assert "1 of 6 runs are complete" in medium
         assert "failed at step 42: out of memory" in medium
         assert "diverged: its loss is not a finite number" in medium
+        assert "diverged: the loss rose by a nat" in medium
         assert "has not ended: it is at work, or was killed" in medium
         assert "has not been run" in medium
         assert "train.steps is 50; the study has 100" in medium

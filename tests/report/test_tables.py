@@ -12,7 +12,7 @@ from rich.console import Console
 from oelm.analysis.compare import Comparison, compare
 from oelm.analysis.statistics import MARGIN
 from oelm.report.numbers import shown_percent, shown_perplexity
-from oelm.report.tables import results
+from oelm.report.tables import cost_table, results
 from oelm.report.typeset import escaped, markdown, terminal
 from oelm.report.wording import wording
 from oelm.study import Arm, Study
@@ -77,6 +77,13 @@ def test_an_arm_without_runs_is_a_line_of_dashes(study: Study) -> None:
     assert results(compare(study, []), say).lines[1].cells == (
         "oelm-freeze", "0", "–", "–", "–", "undecided",
     )  # fmt: skip
+
+
+def test_what_a_schedule_begins_with_is_not_its_cost(study: Study, make_record: Any) -> None:
+    moving = Study(**{**study.model_dump(exclude={"arms"}), "arms": ("baseline", "unfreeze-late:0.8")})
+    plain, scheduled = cost_table(made(moving, make_record), (), say).lines
+    assert plain.cells[1] != say("none")
+    assert scheduled.cells[1:3] == (say("none"), say("none"))
 
 
 def test_machines_that_differ_are_named(study: Study, make_record: Any) -> None:

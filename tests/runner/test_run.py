@@ -67,6 +67,7 @@ def test_a_complete_run_leaves_its_record_curve_log_times_samples_and_checkpoint
     assert len(record.frozen_hashes) == 4
     assert 0 < record.data.floor["test"] < record.result.test_loss
     assert record.seconds.total > record.seconds.train > 0
+    assert record.seconds.timed_steps == 30
     timing = json.loads((directory / "timing_stats.json").read_text())
     assert timing["init_method"] == "orthogonal"
     assert timing["num_validations"] == 3

@@ -136,12 +136,14 @@ def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path, stoppe
     load_into(second.model, saved.model, "test")
     second.resume(saved)
     assert second.progress.step == stopped_at
+    second.memory = lambda: 1
     second.run()
     for mine, theirs in zip(second.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     assert first.observer.train + second.observer.train == whole.observer.train
     assert first.observer.val + second.observer.val == whole.observer.val
     assert second.progress.best_step == whole.progress.best_step
+    assert second.progress.peak_memory == 1000, "of the session that needed most"
 
 
 def test_accumulated_parts_give_the_gradient_of_the_whole_batch(tmp_path):

@@ -7,7 +7,8 @@ ten on seeds are drawn as well, around the documents, and the interval holds bot
 
 A bootstrap of n documents is too narrow by about what Student's quantile is wider than the normal one, times
 sqrt(n / (n - 1)): with eleven documents it covers 88 % instead of 95. So it is widened about its centre by that factor
-(Hesterberg, What teachers should know about the bootstrap, 2015), which is 1.19 for eleven and 1.00 for a thousand.
+(Hesterberg, What teachers should know about the bootstrap, 2015), which is 1.19 for eleven and 1.00 for a thousand. It
+goes by the seeds where these are drawn, too, and are fewer.
 """
 
 from __future__ import annotations

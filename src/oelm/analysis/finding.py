@@ -69,19 +69,15 @@ def frozen_rows(comparison: Comparison) -> Iterator[Row]:
     """Yield the rows of the published method: frozen and head-wise orthogonal in all layers, and nothing else.
 
     From scratch that is a fresh draw, in a pretrained model what its current weights are made into: a fresh draw there
-    would throw away what Q and K have learned, which no published run did. From scratch they count only against a
-    baseline that is nothing else either.
+    would throw away what Q and K have learned, which no published run did.
     """
-    study = comparison.study
-    plain = any(arm.name == study.reference and arm.method == MethodSpec() and not arm.model for arm in study.arms)
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     for row in comparison.rows:
         method = methods.get(row.arm)
         if not method or not is_frozen(method) or not row.difference:
             continue
-        pretrained = is_pretrained(row)
-        orthogonal = InitSpec(shape="orthogonal", source="current" if pretrained else "fresh")
-        if method.init == orthogonal and (plain or pretrained):
+        source = "current" if is_pretrained(row) else "fresh"
+        if method.init == InitSpec(shape="orthogonal", source=source):
             yield row
 
 
@@ -100,8 +96,12 @@ def counterpart(comparison: Comparison, row: Row) -> Row | None:
 
 
 def can_decide(comparison: Comparison, row: Row) -> bool:
-    """Whether a comparison says anything about quality: every arm tuned, and attention mattered."""
-    if not comparison.study.is_tuned or row.at_chance:
+    """Whether a comparison says anything about quality: every arm tuned, a plain baseline, and attention mattered."""
+    study = comparison.study
+    if not study.is_tuned or row.at_chance:
+        return False
+    plain = (arm.name for arm in study.arms if arm.method == MethodSpec() and not arm.model)
+    if study.reference not in plain:
         return False
     return not is_language(comparison) or _uses_attention(comparison, row.cell)
 

@@ -122,7 +122,7 @@ class Attention(nn.Module):
             # All other methods drop attention weights, so this one must: no queries and no keys give equal weights.
             keys_BGTK = torch.zeros_like(values_BGTK)
             queries_BHTK = keys_BGTK.repeat_interleave(self.spec.num_heads // self.spec.key_heads, dim=1)
-            return self._attend_plainly(queries_BHTK, keys_BGTK, values_BGTK, None)
+            return self._attend_plainly(queries_BHTK, keys_BGTK, values_BGTK, None)[:, :, -new:]
         seen = values_BGTK.shape[2]
         counts_T1 = torch.arange(1, seen + 1, device=values_BGTK.device, dtype=values_BGTK.dtype)[:, None]
         means_BGTK = (values_BGTK.cumsum(2) / counts_T1)[:, :, seen - new :]

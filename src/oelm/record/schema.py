@@ -99,7 +99,7 @@ class DataRecord(Record):
     """Labelled texts by split."""
     labels: tuple[str, ...] = ()
     guess: float | None = None
-    """The share of a probe's answers that counting alone gives."""
+    """The share of right answers that counting alone gives on a probe, and the commonest label on labelled text."""
     notes: tuple[str, ...] = ()
     """What was left out, cut or found twice."""
 

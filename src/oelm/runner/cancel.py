@@ -16,14 +16,14 @@ from oelm.runner.slurm_queue import Job, read_job, slurm, write_job
 from oelm.spec.run import RunSpec, declared, fingerprint
 
 CANCELLED = "cancelled.json"
-"""In a study's folder: the runs that no runner is to start, or to let go on, until one is called again."""
+"""In a study's folder: the runs that no runner is to start, or to let go on, until one is called for them again."""
 
 
 def cancel(board: Board) -> list[str]:
     """Ask every run at work to save itself, take back every queued one; return in words what was done about each.
 
     Those that wait are not to follow them, nor are those to begin that only just start, or wait for a GPU, and show no
-    sign of it: runners see the mark, which is withdrawn when one is called again.
+    sign of it: runners see the mark, which is withdrawn when one is called for them again.
     """
     left = [entry.run for entry in board.entries if entry.state not in ("complete", "diverged")]
     if left and board.root.is_dir():  # before there is a folder nobody can be at work in it
@@ -62,11 +62,11 @@ def is_cancelled(root: Path, run: RunSpec) -> bool:
 
 
 def withdraw(board: Board) -> None:
-    """Let runs of a board be started again that were cancelled before; others stay cancelled."""
-    marked = _marks(board.root)
-    if left := marked - {fingerprint(declared(entry.run)) for entry in board.entries}:
+    """Let a study's runs be started again that were cancelled before: those that are asked for, where some are."""
+    asked = {fingerprint(declared(entry.run)) for entry in board.entries}
+    if left := _marks(board.root) - asked if board.only else ():
         write_atomically(board.root / CANCELLED, json.dumps(sorted(left)) + "\n")
-    else:
+    else:  # all of them, also those of a stage that is not yet reached
         (board.root / CANCELLED).unlink(missing_ok=True)
 
 

@@ -27,7 +27,6 @@ from oelm.study import AnyStudy, Study
 
 CLAIM = "claim."
 REPORTS = tuple(report_folder(Path(), lang).name for lang in get_args(Language))
-"""Bytes at the end of a curve in which the newest losses are looked for."""
 LOOK_SECONDS = 1.0
 """Looks closer together than this see the same."""
 
