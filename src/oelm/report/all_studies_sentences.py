@@ -22,11 +22,11 @@ ALL_STUDIES: dict[str, tuple[str, str]] = {
             "Verdicts come from the records at hand, by rule; a claim that no study here tests is not yet tested. "
             "About quality only studies decide in which every arm was tuned and a plain baseline beats uniform "
             "attention by 10 %, or guessing. Orthogonal beats random: the interval of the step from the matched "
-            "Gaussian lies on one side of nothing. 10-15 %: the interval lies within, or outside. Grows: intervals "
-            "on parts of one text, one five times the other, lie apart. 57 %: the interval of time saved "
-            "lies on one side of 50 %. No gain: on one side of 5 %. Fewer epochs: at most 0.85 of the steps; at least as "
-            "many, or surely a higher loss at the end. On pretrained encoders freezing is judged against Q and K that were made "
-            "orthogonal as well, and train. Memory: one side of 4 % of the peak, where the model is most of it."
+            "Gaussian lies on one side of nothing. 10-15 %: the interval lies within, or outside. Grows: intervals on "
+            "parts of one text, one five times the other, lie apart. 57 %: the interval of time saved lies on one "
+            "side of 50 %. No gain: on one side of 5 %. Fewer epochs: at most 0.85 of the steps; at least as many, or "
+            "surely a higher loss at the end. On pretrained encoders freezing is judged against Q and K that were "
+            "made orthogonal as well, and train. Memory: one side of 4 % of the peak, where the model is most of it."
         ),
         (
             "判定由现有记录按规则得出；没有研究检验过的主张标为“尚未检验”。关于质量，只有各组均经调参、且不加修补的基线比均匀"
