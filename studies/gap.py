@@ -1,7 +1,7 @@
 """Can a GPT with frozen Q and K stay within 5 % of a tuned baseline's perplexity, and what makes it so?
 
     oelm prepare sotu --from speeches.txt --vocab-size 512      first; studies/fair.py says where the text is from
-    oelm run studies/gap.py --scale screen      2 core-hours: every candidate once, on the speeches
+    oelm run studies/gap.py --scale screen      3 core-hours: every candidate once, on the speeches
     oelm run studies/gap.py --scale speeches    5 core-hours: the best ones, their controls, three fresh seeds
     oelm run studies/gap.py --scale imdb        the same on film reviews
     oelm run studies/gap.py --scale cheaper-speeches   1 core-hour: is there less that does? (cheaper-imdb)
