@@ -10,7 +10,19 @@ from oelm.analysis.statistics import Interval
 from oelm.analysis.tuning import Point, Sensitivity
 from oelm.record.attention import AttentionRecord
 from oelm.report.figures import Painter, as_svg, drawn
-from oelm.report.plots import MARKERS, TONES, Bar, Dot, forest, heads, heads_over_training, tuning_curves, waterfall
+from oelm.report.plots import (
+    MARKERS,
+    TONES,
+    Bar,
+    Dot,
+    Rank,
+    forest,
+    heads,
+    heads_over_training,
+    ranking,
+    tuning_curves,
+    waterfall,
+)
 from oelm.report.wording import wording
 
 DOTS = [Dot("oelm-freeze", 13.0, 11.0, 15.0, "not met"), Dot("a<b>$x$", 2.0, -1.0, 4.0, "met")]
@@ -21,6 +33,7 @@ CURVES = [
                 at_edge=False, qk=None),
     Sensitivity("_odd", (), "train.learning_rate", (Point(1e-3, (1.5,), 0),), None, at_edge=False, qk=None),
 ]  # fmt: skip
+RANKS = [Rank("oelm-bias", 2.1, "2.8 %"), Rank("thin-12", 97.2, "8.3 %")]
 HEADS = [("baseline", 0, [[1.0, 2.0], [3.0, 0.5]]), ("oelm-freeze", 1, [[2.0, 2.0], [2.5, 3.0]])]
 SEEN = [
     AttentionRecord(step=step, entropy=((1.0, 2.0), (3.0, 0.5)), distance=((9.0, 1.0), (2.0, 4.0))) for step in (1, 2)
@@ -28,6 +41,7 @@ SEEN = [
 PAINTERS: dict[str, Painter] = {
     "forest": lambda say: forest(DOTS, 5.0, "percent", say),
     "waterfall": lambda _say: waterfall(BARS, "percent", relative=True),
+    "ranking": lambda say: ranking(RANKS, 5.0, "percent", say),
     "tuning": lambda say: tuning_curves(CURVES, ["baseline", "_odd"], say),
     "heads": lambda say: heads(HEADS, say),
     "heads over training": lambda say: heads_over_training([("baseline", SEEN), ("oelm-freeze", SEEN)], say),
@@ -50,6 +64,12 @@ def test_every_figure_is_drawn_in_both_languages_and_both_media(name: str, langu
 def test_names_are_written_as_they_are() -> None:
     assert {"oelm-freeze", "a<b>$x$"} <= set(texts(as_svg(PAINTERS["forest"], "en")))
     assert " _odd" in texts(as_svg(PAINTERS["tuning"], "en"))
+
+
+def test_a_screen_names_what_arms_train_and_keeps_the_far_ones_from_its_scale() -> None:
+    figure = ranking(RANKS, 5.0, "percent", wording("en"))
+    assert figure.axes[0].get_xlim()[1] < 35
+    assert {"2.8 %", "8.3 %", "+97"} <= set(texts(as_svg(PAINTERS["ranking"], "en")))
 
 
 def test_two_figures_on_one_page_share_no_identifier() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oelm.analysis.statistics import MARGIN, Difference, Verdict, paired_difference
+from oelm.analysis.statistics import MARGIN, Difference, Verdict, paired_difference, percent
 from oelm.record.schema import DataRecord, ResultRecord, perplexity
 from oelm.spec.data import DataSpec, ExamplesSpec
 
@@ -40,6 +40,14 @@ class Measure:
     def figure(self, cost: float) -> float:
         """Turn a mean cost into what people read: a perplexity, or accuracy in points."""
         return perplexity(cost) if self.name == "perplexity" else -cost
+
+    def scaled(self, difference: float) -> float:
+        """Turn a difference of costs into what is drawn: percent of perplexity, or points lost."""
+        return percent(difference) if self.name == "perplexity" else difference
+
+    def of_scores(self, difference: float) -> float:
+        """Turn a difference of what tuning minimises, nats or the share of errors, into one of costs."""
+        return difference if self.name == "perplexity" else 100 * difference
 
 
 def measure_of(data: DataSpec | ExamplesSpec, results: Sequence[ResultRecord | None]) -> Measure:

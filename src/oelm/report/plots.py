@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 5.8
+FAR = 6.0
+"""Margins beyond which a screen only tells the number."""
 MARKERS = {"met": "o", "not met": "s", "undecided": "D"}
 TONES = {"met": "#009E73", "not met": "#D55E00", "undecided": "#8a7000"}
 """A verdict has a colour and a shape, so that print keeps it."""
@@ -33,6 +35,15 @@ class Dot:
     low: float
     high: float
     tone: str
+
+
+@dataclass(frozen=True)
+class Rank:
+    """An arm of a screen: its cost on the scale of the axis, and the share of Q and K that it trains, as written."""
+
+    label: str
+    cost: float
+    trained: str
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,31 @@ def forest(dots: Sequence[Dot], margin: float | None, axis: str, say: Say) -> Fi
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
     axes.set_yticks(range(len(dots)), [dot.label for dot in dots])
     axes.set_ylim(len(dots) - 0.4, -0.6)
+    axes.set_xlabel(axis)
+    return figure
+
+
+def ranking(ranks: Sequence[Rank], margin: float, axis: str, say: Say) -> Figure:
+    """Draw the arms of a screen by what they cost, a line each, and write beside it what they train.
+
+    Those far beyond the margin stand at the edge with their number: on their scale the others could not be told apart.
+    """
+    figure, axes = _figure(1.1 + 0.24 * len(ranks))
+    edge = FAR * margin
+    for place, rank in enumerate(ranks):
+        far = rank.cost > edge
+        axes.plot([min(rank.cost, edge)], [place], ">" if far else "o", color=COLOURS[0], markersize=6)
+        if far:
+            axes.annotate(f"{rank.cost:+.0f}", (edge, place), (-6, 0), textcoords="offset points", ha="right",
+                          va="center", fontsize=9)  # fmt: skip
+        axes.annotate(rank.trained, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=9)
+    axes.annotate(say("qk_trained"), (1.02, -1), xycoords=("axes fraction", "data"), va="center", fontsize=9)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.axvline(margin, color=INK, linewidth=1.1, dashes=(4, 3), label=say("forest_margin"))
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1)
+    axes.set_yticks(range(len(ranks)), [rank.label for rank in ranks], fontsize=9)
+    axes.set_ylim(len(ranks) - 0.4, -0.6)
+    axes.set_xlim(right=1.03 * edge)
     axes.set_xlabel(axis)
     return figure
 

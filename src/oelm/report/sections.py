@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,16 +13,15 @@ from oelm.analysis.evidence import Cell, Evidence
 from oelm.analysis.published import contradictions_about, is_at_published_size, published_run
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import savings
-from oelm.analysis.statistics import percent
-from oelm.analysis.tuning import sensitivities
+from oelm.analysis.tuning import Sensitivity, sensitivities
 from oelm.errors import BadRecord
 from oelm.record.attention import AttentionRecord, read_attention
 from oelm.record.store import SAMPLES
 from oelm.report.certificates import link, named
 from oelm.report.document import Column, Figure, Fold, Line, Remark, Section, Table
 from oelm.report.figures import Painter, Panel, convergence, curve, drawn
-from oelm.report.numbers import ONE_SEED, shown_figure, shown_setting, without_minus_zero
-from oelm.report.plots import Bar, Dot, forest, heads, heads_over_training, tuning_curves, waterfall
+from oelm.report.numbers import ONE_SEED, shown_figure, shown_setting, shown_share, without_minus_zero
+from oelm.report.plots import Bar, Dot, Rank, forest, heads, heads_over_training, ranking, tuning_curves, waterfall
 from oelm.report.tables import ablation_table, convergence_table, cost_table, statistics_table, tuning_table
 from oelm.report.wording import Language, Say, wording
 
@@ -48,10 +47,7 @@ def forest_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
     if not rows:
         return
     say, measure = wording(lang), comparison.measure
-
-    def scaled(value: float) -> float:
-        return percent(value) if measure.name == "perplexity" else value
-
+    scaled = measure.scaled
     dots = [
         Dot(named(row.arm, row.cell), scaled(row.difference.mean), scaled(row.difference.interval.low),
             scaled(row.difference.interval.high), row.verdict or "undecided")
@@ -131,10 +127,28 @@ def tuning_section(comparison: Comparison, out: Path, lang: Language) -> Iterato
     order = places(comparison)
     picture = None
     numeric = all(isinstance(point.value, int | float) for item in found for point in item.points)
-    if numeric and any(point.scores for item in found for point in item.points):
+    if all(len(item.points) == 1 for item in found):
+        picture = _ranking(comparison, found, lang)
+    elif numeric and any(point.scores for item in found for point in item.points):
         picture = figure("tuning", lambda voice: tuning_curves(found, order, voice), say("tuning_caption"), lang)
     table = tuning_table(comparison, found, out, say)
     yield Section("tuning", say("heading_tuning"), table=table, figure=picture)
+
+
+def _ranking(comparison: Comparison, found: Sequence[Sensitivity], lang: Language) -> Figure | None:
+    """Draw where arms stand that have one setting each, so that there is no curve to draw."""
+    say, measure, reference = wording(lang), comparison.measure, comparison.study.reference
+    bests = {item.cell: item.best for item in found if item.arm == reference}
+    ranks = [
+        Rank(named(item.arm, item.cell), measure.scaled(measure.of_scores(item.best - best)), shown_share(item.qk, say))
+        for item in found
+        if item.arm != reference and item.best is not None and (best := bests.get(item.cell)) is not None
+    ]
+    if not ranks:
+        return None
+    margin, axis = measure.scaled(comparison.margin), f"forest_axis_{measure.name}"
+    caption = say("ranking_caption", reference=reference)
+    return figure("ranking", lambda voice: ranking(ranks, margin, voice(axis), voice), caption, lang)
 
 
 def cost_section(comparison: Comparison, say: Say) -> Iterator[Section]:

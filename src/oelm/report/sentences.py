@@ -223,6 +223,10 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         "Validation score over the grid; the ring marks what was chosen, crosses at the top are diverged values.",
         "网格上的验证得分；圆圈为选定值，顶部的叉号为发散的取值。",
     ),
+    "ranking_caption": (
+        "Validation against {reference}, each arm at its only setting; arrows stand for what is far beyond the margin.",
+        "各组在其唯一取值下的验证结果，与 {reference} 相比；箭头表示远超界限者。",
+    ),
     # Cost
     "heading_cost": ("What it costs and saves", "成本与节省"),
     "optimizer_bytes": ("optimiser", "优化器"),

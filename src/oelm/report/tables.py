@@ -224,8 +224,7 @@ def _at_best(item: Sensitivity, reference: float | None, comparison: Comparison,
     if item.best is None or reference is None or item.arm == comparison.study.reference:
         return say("none")
     measure = comparison.measure
-    difference = item.best - reference
-    return shown_difference(difference if measure.name == "perplexity" else 100 * difference, measure, say)
+    return shown_difference(measure.of_scores(item.best - reference), measure, say)
 
 
 def cost_table(comparison: Comparison, found: Sequence[Saving], say: Say) -> Table:
