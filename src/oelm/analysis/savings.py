@@ -12,7 +12,7 @@ from oelm.analysis.published import published_run
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean
 from oelm.record.schema import CostRecord
-from oelm.spec.method import Change, ScheduleSpec
+from oelm.spec.method import ScheduleSpec
 
 BEYOND_FLOPS = 0.05
 """What a step may save beyond its FLOPs: gradients not made, clipped or applied are bytes (LOG.md: 2 points)."""
@@ -67,9 +67,8 @@ def qk_trained(run: Evidence, reference: Evidence) -> float | None:
 
 
 def _unfreezes_on_the_way(schedule: ScheduleSpec) -> bool:
-    """Whether training begins with Q and K frozen that it does not leave so. What is unfrozen at step 0 never was."""
-    later = (change for change in schedule.changes if not isinstance(change, Change) or change.at > 0)
-    return schedule.every is not None or any(change.action == "unfreeze" for change in later)
+    """Whether training begins with Q and K frozen that it does not leave so."""
+    return schedule.every is not None or any(change.action == "unfreeze" for change in schedule.later)
 
 
 def savings(comparison: Comparison) -> list[Saving]:

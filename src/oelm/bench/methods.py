@@ -21,7 +21,7 @@ import tyro
 from oelm.analysis.statistics import CONFIDENCE, interval_of_mean
 from oelm.bench.turns import Clock, Turn, answer_turns, take_turns
 from oelm.errors import InvalidSpec
-from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, named_size
 from oelm.spec.named import named_method
 from oelm.spec.train import TrainSpec
 
@@ -68,7 +68,7 @@ class MethodsBench:
     def spec(self) -> GPTSpec:
         """Return the model: without dropout, whose draws would be most of what differs between steps."""
         spec = named_size(self.size)
-        return spec.model_copy(update={"dropout": 0.0, "vocab_size": spec.vocab_size or 50257})
+        return spec.model_copy(update={"dropout": 0.0, "vocab_size": spec.vocab_size or GPT2_VOCAB_SIZE})
 
     @property
     def tokens(self) -> int:

@@ -23,7 +23,7 @@ import tyro
 
 from oelm.errors import RunFailed
 from oelm.record.memory import peak_resident_bytes
-from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, named_size
 from oelm.spec.train import TrainSpec
 
 Side = Literal["oelm", "transformers"]
@@ -53,7 +53,7 @@ class StepBench:
     def spec(self) -> GPTSpec:
         """Return the model: without dropout, so that losses can be compared."""
         spec = named_size(self.size)
-        return spec.model_copy(update={"dropout": 0.0, "vocab_size": spec.vocab_size or 50257})
+        return spec.model_copy(update={"dropout": 0.0, "vocab_size": spec.vocab_size or GPT2_VOCAB_SIZE})
 
 
 def main(argv: list[str]) -> int:

@@ -6,12 +6,16 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from oelm.record.schema import perplexity
 from oelm.spec.data import ExamplesSpec, Split
+
+if TYPE_CHECKING:
+    from oelm.runner.bind import Data
+    from oelm.runner.restore import Restored
 
 
 @dataclass
@@ -39,38 +43,28 @@ def main(argv: list[str]) -> int:
 
     import torch
 
-    from oelm.data.tokens import TokenData, open_tokens
-    from oelm.models.classifier import refuse_longer
+    from oelm.data.tokens import TokenData
     from oelm.models.gpt import GPT
-    from oelm.runner.bind import Data, bound, on_files
+    from oelm.runner.bind import bound
     from oelm.runner.language import refuse_larger_vocabulary
     from oelm.runner.restore import restore
     from oelm.runner.tasks import task_of
 
     restored = restore(arguments.run, arguments.checkpoint)
     torch.set_num_threads(arguments.threads or restored.run.train.threads)
-    data: Data
-    if arguments.data and isinstance(restored.run.data, ExamplesSpec):
-        data = on_files(restored.run, arguments.data, arguments.split)
-        refuse_longer(restored.model, int(data.splits[arguments.split].lengths.max()))
-        for note in data.notes:
-            print(note, file=sys.stderr)
-    else:
-        if arguments.data:
-            restored.refuse_other_vocabulary(arguments.data)
-        data = open_tokens(arguments.data) if arguments.data else bound(restored.run)[1]
-        if isinstance(data, TokenData) and isinstance(restored.model, GPT):
-            refuse_larger_vocabulary(data, restored.model.token_embedding.num_embeddings)
+    data = _other_data(restored, arguments.data, arguments.split) if arguments.data else bound(restored.run)[1]
+    if isinstance(data, TokenData) and isinstance(restored.model, GPT):
+        refuse_larger_vocabulary(data, restored.model.token_embedding.num_embeddings)
     task = task_of(restored.run, data, restored.model, torch.device("cpu"))
     measured = task.measure(restored.model, arguments.split)
     record = task.data_record()
     judged: dict[str, float | int | None] = (
-        {"accuracy": measured.accuracy, "macro_f1": measured.macro_f1, "rows": record.rows[arguments.split]}
+        {"macro_f1": measured.macro_f1, "rows": record.rows[arguments.split]}
         if isinstance(restored.run.data, ExamplesSpec)
         else {"perplexity": perplexity(measured.loss), "tokens": record.tokens[arguments.split] - 1}
     )
     if measured.accuracy is not None:  # of labels, or of a probe's answers
-        judged["accuracy"] = measured.accuracy
+        judged = {"accuracy": measured.accuracy, **judged}
     result = {
         "split": arguments.split,
         "loss": measured.loss,
@@ -80,3 +74,19 @@ def main(argv: list[str]) -> int:
     }
     print(json.dumps(result) if arguments.json else "\n".join(f"{name:10}  {value}" for name, value in result.items()))
     return 0
+
+
+def _other_data(restored: Restored, path: Path, split: Split) -> Data:
+    """Open other data than the run's own, as the run reads its own."""
+    from oelm.data.tokens import open_tokens
+    from oelm.models.classifier import refuse_longer
+    from oelm.runner.bind import on_files
+
+    if not isinstance(restored.run.data, ExamplesSpec):
+        restored.refuse_other_vocabulary(path)
+        return open_tokens(path)
+    data = on_files(restored.run, path, split)
+    refuse_longer(restored.model, int(data.splits[split].lengths.max()))
+    for note in data.notes:
+        print(note, file=sys.stderr)
+    return data

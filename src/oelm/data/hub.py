@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from oelm.data.documents import is_title
 from oelm.data.readers import Block, Position, utf8
@@ -41,6 +41,12 @@ class HubCorpus:
     def name(self) -> str:
         """Return the repository and, where there is one, its configuration."""
         return self.repository if self.config is None else f"{self.repository}:{self.config}"
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Return the data set that owner/name, or owner/name:configuration, stands for."""
+        repository, _, config = name.partition(":")
+        return cls(repository, config or None)
 
 
 class HubRows:

@@ -147,8 +147,7 @@ def hub_corpus(name: str) -> HubCorpus:
             (*HUB_CORPORA, *PACKAGED, STORIES, *(f"{kind}:8" for kind in PROBE_SIZES)),
             "A data set of the hub is named owner/name; local text takes any name with --from PATH.",
         )
-    repository, _, config = name.partition(":")
-    return HubCorpus(repository, config or None)
+    return HubCorpus.named(name)
 
 
 def find_files(path: Path) -> list[Path]:

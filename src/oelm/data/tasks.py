@@ -75,7 +75,7 @@ def corpus_of(spec: ExamplesSpec) -> LabelledCorpus:
         raise UsageError(
             f"data.language={spec.language!r} was asked for, but {spec.corpus} has no languages; XNLI has."
         )
-    hub = known.hub if known else (_hub_name(spec.corpus) if "/" in spec.corpus else None)
+    hub = known.hub if known else (HubCorpus.named(spec.corpus) if "/" in spec.corpus else None)
     if spec.corpus == "xnli" and hub is not None:
         hub = HubCorpus(hub.repository, spec.language)
     return LabelledCorpus(
@@ -87,11 +87,6 @@ def corpus_of(spec: ExamplesSpec) -> LabelledCorpus:
         known.hidden if known else (),
         spec.language if spec.corpus == "xnli" else None,
     )
-
-
-def _hub_name(name: str) -> HubCorpus:
-    repository, _, config = name.partition(":")
-    return HubCorpus(repository, config or None)
 
 
 def part_of(name: str | Path) -> Part | None:

@@ -28,12 +28,12 @@ from oelm.data.vocabulary import GPT2_SHA256, MERGES, VOCABULARY, find_vocabular
 from oelm.errors import BadData
 from oelm.files import write_atomically
 from oelm.spec.data import END_OF_TEXT
+from oelm.spec.model import GPT2_VOCAB_SIZE
 
 if TYPE_CHECKING:
     import tiktoken
 
 GPT2 = "gpt2"
-GPT2_VOCAB_SIZE = 50257
 TOKENIZER = "tokenizer.json"
 TOKENIZER_FILES = (TOKENIZER, VOCABULARY, MERGES)
 

@@ -14,12 +14,12 @@ from pydantic import BaseModel, ValidationError
 
 from oelm.data.allocation import SPLITS
 from oelm.data.meta import TokenMeta, checksum_of, read_meta
-from oelm.data.tokenizer import GPT2_VOCAB_SIZE
 from oelm.data.vocabulary import GPT2_SHA256
 from oelm.data.workspace import WORKSPACE
 from oelm.errors import BadData
 from oelm.files import write_atomically
 from oelm.spec.data import Split
+from oelm.spec.model import GPT2_VOCAB_SIZE
 
 _SCANS = ".scanned.json"
 _CHUNK = 1 << 23

@@ -8,7 +8,7 @@ from typing import Any
 
 from oelm.errors import UnknownName
 from oelm.models.packaged import PACKAGES
-from oelm.spec.model import GPT_SIZES, ForeignSpec, ModelSpec
+from oelm.spec.model import GPT2_VOCAB_SIZE, GPT_SIZES, ForeignSpec, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def spec_of(name: str, labels: int | None = None) -> ModelSpec:
     if name in GPT_SIZES:
         size = GPT_SIZES[name].model_copy(update={"labels": labels})
         # Sizes that take their vocabulary from the data are shown with that of GPT-2.
-        return size if size.vocab_size else size.model_copy(update={"vocab_size": 50257})
+        return size if size.vocab_size else size.model_copy(update={"vocab_size": GPT2_VOCAB_SIZE})
     if name in PACKAGES:
         return ForeignSpec(name=name, labels=labels)
     if name in CONFIGS:

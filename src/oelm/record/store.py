@@ -21,6 +21,8 @@ from oelm.study import AnyStudy, Listing, Study
 RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 SPEC, SAMPLES, TIMING = "spec.json", "samples.txt", "timing_stats.json"
 LOG, ERRORS = "training.log", "stderr.log"
+CLAIM = "claim."
+"""How the files begin by which a process holds a run."""
 _TAIL = 1 << 15
 """Bytes at the end of a curve in which its newest points are looked for."""
 

@@ -12,7 +12,7 @@ from oelm.report.content import study_document
 from oelm.report.document import Document
 from oelm.report.listing import listing_document
 from oelm.report.typeset import comma_separated, latex, markdown_document
-from oelm.report.wording import Language, wording
+from oelm.report.wording import HTML_LANGUAGES, Language, wording
 from oelm.study import AnyStudy, Listing
 
 PAGE, TEXT, TABLES = "report.html", "report.md", "tables.tex"
@@ -77,4 +77,4 @@ def html(document: Document, lang: Language) -> str:
     # Drawn by us; names in the figures are escaped by matplotlib.
     figures = {figure.name: Markup(figure.svg) for figure in document.figures}  # noqa: S704
     page = environment.get_template("page.html.j2")
-    return page.render(document=document, figures=figures, lang={"en": "en", "zh": "zh-CN"}[lang], say=wording(lang))
+    return page.render(document=document, figures=figures, lang=HTML_LANGUAGES[lang], say=wording(lang))

@@ -14,6 +14,7 @@ from oelm.report.price_sentences import PRICE
 from oelm.report.sentences import EVIDENCE
 
 Language = Literal["en", "zh"]
+HTML_LANGUAGES: dict[str, str] = {"en": "en", "zh": "zh-CN"}
 Say = Callable[..., str]
 """Call with a sentence's key and the values of its gaps."""
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from oelm.errors import BadRecord
-from oelm.record.store import RECORD, read_record
+from oelm.record.store import CLAIM, RECORD, read_record
 
 
 class Neighbours:
@@ -36,7 +36,7 @@ class Neighbours:
 
 def _link(source: Path, target: Path) -> None:
     whole = target.parent / f".adopting-{uuid.uuid4().hex}"
-    shutil.copytree(source, whole, copy_function=_linked, ignore=shutil.ignore_patterns("claim.*", ".*"))
+    shutil.copytree(source, whole, copy_function=_linked, ignore=shutil.ignore_patterns(f"{CLAIM}*", ".*"))
     try:
         whole.rename(target)
     except OSError:  # another runner has done it in the meantime, or the run has begun here

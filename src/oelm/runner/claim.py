@@ -27,6 +27,7 @@ from pathlib import Path
 import psutil
 
 from oelm.errors import RunLocked, UsageError
+from oelm.record.store import CLAIM
 
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 90.0
@@ -127,7 +128,7 @@ def _taken(directory: Path, threads: int, device: str) -> Claim:
             f"another live process ({before.pid} on {before.host}) is working in {directory}. "
             "Wait for it, stop it, or use another folder."
         )
-    path = directory / f"claim.{_number(before.path) + 1 if before else 1}"
+    path = directory / f"{CLAIM}{_number(before.path) + 1 if before else 1}"
     process = psutil.Process()
     claim = Claim(socket.gethostname(), _place(), process.pid, process.create_time(), threads, device, path)
     whole = directory / f".claim-{uuid.uuid4().hex}"
@@ -153,14 +154,14 @@ def _beat(claim: Claim, ended: threading.Event) -> None:
 
 def _release(claim: Claim) -> None:
     """Take the claim back, and the dead ones it has succeeded; the own one last, so that none of them comes to life."""
-    numbered = sorted(claim.path.parent.glob("claim.*"), key=_number)
+    numbered = sorted(claim.path.parent.glob(f"{CLAIM}*"), key=_number)
     if numbered and _number(numbered[-1]) == _number(claim.path):
         for path in numbered:
             path.unlink(missing_ok=True)
 
 
 def _newest(directory: Path) -> Claim | None:
-    for path in sorted(directory.glob("claim.*"), key=_number, reverse=True):
+    for path in sorted(directory.glob(f"{CLAIM}*"), key=_number, reverse=True):
         try:
             return Claim(**json.loads(path.read_text()), path=path)
         except FileNotFoundError:

@@ -7,11 +7,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from oelm.data.tokenizer import GPT2_VOCAB_SIZE
 from oelm.data.tokens import TokenData
 from oelm.models.gpt import GPT
 from oelm.models.loss import token_cross_entropy
 from oelm.record.losses import TestLossesRecord
+from oelm.spec.model import GPT2_VOCAB_SIZE
 
 
 class DocumentLosses(nn.Module):

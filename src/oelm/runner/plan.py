@@ -17,7 +17,6 @@ from torch import nn
 from oelm import surgery
 from oelm.data import probes
 from oelm.data.tasks import CORPORA
-from oelm.data.tokenizer import GPT2_VOCAB_SIZE
 from oelm.models.build import build
 from oelm.models.configs import named_shape
 from oelm.models.cost import Cost, training_cost
@@ -26,7 +25,7 @@ from oelm.runner.queue import Board, Entry
 from oelm.spec.base import digest
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.epochs import steps_of
-from oelm.spec.model import GPTSpec, ModelSpec
+from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, ModelSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.study import Study
 

@@ -136,10 +136,14 @@ class ScheduleSpec(Spec):
         return self
 
     @property
+    def later(self) -> tuple[Change | Sweep, ...]:
+        """The changes during training: what is unfrozen at step 0 never was frozen."""
+        return tuple(change for change in self.changes if not isinstance(change, Change) or change.at > 0)
+
+    @property
     def moves(self) -> bool:
-        """Whether what trains changes during training; what is unfrozen at step 0 never was frozen."""
-        later = (change for change in self.changes if not isinstance(change, Change) or change.at > 0)
-        return self.every is not None or any(later)
+        """Whether what trains changes during training."""
+        return self.every is not None or bool(self.later)
 
 
 class RatesSpec(Spec):

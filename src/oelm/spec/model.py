@@ -76,13 +76,14 @@ class ForeignSpec(Spec):
 
 ModelSpec = Annotated[GPTSpec | ForeignSpec, Field(discriminator="kind")]
 
+GPT2_VOCAB_SIZE = 50257
 INITIAL_DEVIATION = 0.02
 """Of every matrix of our GPT as it is drawn, and of a frozen Gaussian that is to be what the model would have drawn."""
 
 GPT_SIZES: dict[str, GPTSpec] = {
     "nano": GPTSpec(context=32, model_dim=32, num_layers=2, num_heads=4, vocab_size=97),
     "mini": GPTSpec(context=128, model_dim=128, num_layers=4, num_heads=4),
-    "medium-512": GPTSpec(vocab_size=50257, dropout=0.1),
+    "medium-512": GPTSpec(vocab_size=GPT2_VOCAB_SIZE, dropout=0.1),
 }
 
 

@@ -32,7 +32,7 @@ from oelm.report.server.views import (
     run_view,
 )
 from oelm.report.server.words import WORDS
-from oelm.report.wording import Language, wording
+from oelm.report.wording import HTML_LANGUAGES, Language, wording
 
 HERE = Path(__file__).parent
 PAGES = {"/": "overview", "/run": "run", "/compare": "compare"}
@@ -83,7 +83,7 @@ class ResultsPage:
         name = PAGES[request.url.path]
         words = {key: sentences[("en", "zh").index(wish)] for key, sentences in WORDS.items()}
         html = self._templates.get_template(f"{name}.html.j2").render(
-            page=name, say=say, words=words, lang={"en": "en", "zh": "zh-CN"}[wish], folder=str(self.folder.root),
+            page=name, say=say, words=words, lang=HTML_LANGUAGES[wish], folder=str(self.folder.root),
             other=str(request.url.include_query_params(lang="en" if wish == "zh" else "zh").query),
             home=f"?lang={wish}" if "lang" in request.query_params else "",
         )  # fmt: skip

@@ -18,14 +18,13 @@ from typing import Any, NamedTuple, get_args
 from oelm.errors import BadRecord, OelmError
 from oelm.record.schema import MetricRecord, RunRecord, perplexity
 from oelm.record.stages import StageName, by_declaration, is_settled, stage_of
-from oelm.record.store import METRICS, RECORD, SPEC, STUDY, newest_metrics, read_record, read_study
+from oelm.record.store import CLAIM, METRICS, RECORD, SPEC, STUDY, newest_metrics, read_record, read_study
 from oelm.report.page import PAGE, report_folder
 from oelm.report.server.folder import Folder
 from oelm.report.wording import Language
 from oelm.spec.run import fingerprint
 from oelm.study import AnyStudy, Study
 
-CLAIM = "claim."
 REPORTS = tuple(report_folder(Path(), lang).name for lang in get_args(Language))
 LOOK_SECONDS = 1.0
 """Looks closer together than this see the same."""
