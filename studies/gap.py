@@ -4,7 +4,7 @@
     oelm run studies/gap.py --scale screen      3 core-hours: every candidate once, on the speeches
     oelm run studies/gap.py --scale speeches    5 core-hours: the best ones, their controls, three fresh seeds
     oelm run studies/gap.py --scale imdb        the same on film reviews
-    oelm run studies/gap.py --scale cheaper-speeches   1 core-hour: is there less that does? (cheaper-imdb)
+    oelm run studies/gap.py --scale cheaper-speeches   1 core-hour: would less do?
     oelm run studies/gap.py                     the same at the published size, on GPUs
 
 Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
@@ -159,6 +159,5 @@ scales = {
     "speeches": final("gap-speeches", SPEECHES),
     "imdb": final("gap-imdb", REVIEWS),
     "cheaper-speeches": final("gap-cheaper-speeches", SPEECHES, ("baseline", *CHEAPER), CHEAPER),
-    "cheaper-imdb": final("gap-cheaper-imdb", REVIEWS, ("baseline", *CHEAPER), CHEAPER),
     "medium-512": study,
 }
