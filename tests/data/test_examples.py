@@ -284,7 +284,8 @@ def test_minus_one_is_no_class_of_a_data_set_of_the_hub_that_names_its_classes(t
     rows = {"text": [f"t{n}" for n in range(30)], "label": [n % 3 - 1 for n in range(30)]}
     datasets.Dataset.from_dict(rows, features=kinds).to_parquet(tmp_path / "own" / "train.parquet")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("oelm.data.tasks._hub_name", lambda _: HubCorpus(str(tmp_path / "own")))
+    own = HubCorpus(str(tmp_path / "own"))
+    monkeypatch.setattr(HubCorpus, "named", classmethod(lambda _class, _name: own))
     found = open_examples(ExamplesSpec(corpus="some/own", texts=("text",)))
     assert found.labels == ("0", "1")
     assert "10 of 30 train rows have no label and are left out." in found.notes
