@@ -16,8 +16,8 @@ from pathlib import Path
 import oelm
 from oelm.record.schema import EnvironmentRecord
 
-STATUS_SECONDS = 0.08
-"""How long git may look for changes. On a slow file system `dirty` is None: not known."""
+STATUS_SECONDS = 5.0
+"""How long git may look for changes; a busy machine takes a while. After that `dirty` is None: not known."""
 
 
 def environment(device: str, torch_version: str, command: str | None = None) -> EnvironmentRecord:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -42,12 +41,11 @@ def test_a_folder_that_is_a_link_itself_is_the_one_it_leads_to(folder: Folder, t
     assert other.read(other.root / "a" / "training.log", 100) == b"inside"
 
 
+@pytest.mark.timeout(60)  # nobody ever writes into it: waiting would have no end
 def test_a_pipe_is_refused_at_once_and_not_waited_for(folder: Folder) -> None:
     os.mkfifo(folder.root / "pipe")
-    began = time.monotonic()
     with pytest.raises(BadRecord, match="not a plain file"):
         folder.open(folder.root / "pipe")
-    assert time.monotonic() - began < 5
 
 
 def test_links_in_a_circle_are_an_error_like_any_other(folder: Folder) -> None:
