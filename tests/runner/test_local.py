@@ -15,11 +15,12 @@ from rich.console import Console
 
 from oelm.errors import UsageError
 from oelm.record.store import find_records, read_metrics
-from oelm.runner import local
+from oelm.runner import child, local
 from oelm.runner.cancel import cancel, cancelled_runs, withdraw
+from oelm.runner.child import command
 from oelm.runner.claim import claimed
 from oelm.runner.devices import Gpus
-from oelm.runner.local import LocalRunner, command
+from oelm.runner.local import LocalRunner
 from oelm.runner.queue import Board
 from oelm.runner.slurm import SlurmRunner
 from oelm.spec.run import RunSpec
@@ -169,7 +170,7 @@ def stage(study, tmp_path, monkeypatch, write_run):
                 self.board, console=Console(file=self.text), gpus=lambda: Gpus(nvml, {}), **self.options
             )
             self.runner._cores = 4
-            monkeypatch.setattr(local.subprocess, "Popen", self.start)
+            monkeypatch.setattr(child.subprocess, "Popen", self.start)
             monkeypatch.setattr(local, "GPU_SECONDS", 0.0)
             monkeypatch.setattr(local, "ELSEWHERE_SECONDS", 0.0)
 

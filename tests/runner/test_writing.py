@@ -24,7 +24,7 @@ def writing(model, site=None, **train):
         model=ForeignSpec(name=model, pretrained=False),
         data=ExamplesSpec(corpus="story-questions", vocab_size=400, answers="text", rows=3000),
         train=TrainSpec(
-            **{"steps": 300, "batch_size": 16, "learning_rate": 4e-3, "warmup_steps": 10, "eval_tokens": 2000} | train
+            **{"steps": 500, "batch_size": 16, "learning_rate": 4e-3, "warmup_steps": 10, "eval_tokens": 2000} | train
         ),
     )
 

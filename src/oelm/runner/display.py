@@ -197,3 +197,14 @@ def as_json(board: Board) -> str:
         allow_nan=False,
         default=str,
     )
+
+
+def result_of(entry: Entry) -> str:
+    """Say what came out of a run."""
+    result = entry.record.result if entry.record else None
+    if result is None:
+        return reason(entry) or entry.state
+    figure = f"test perplexity {result.test_perplexity:.3f}, " if result.test_perplexity is not None else ""
+    if result.test_accuracy is not None:
+        figure = f"test accuracy {result.test_accuracy:.2%}, "
+    return f"{figure}{result.tokens_per_second:,.0f} tokens/s"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +18,13 @@ from rich.console import Console
 
 from oelm.errors import UsageError
 from oelm.files import write_atomically
-from oelm.record.store import ERRORS, SPEC
+from oelm.record.store import SPEC
 from oelm.runner.cancel import cancelled_runs, withdraw
+from oelm.runner.child import Child, start
 from oelm.runner.claim import Claim, ask_to_stop, claims_here
 from oelm.runner.devices import Gpus
-from oelm.runner.display import reason, shown
-from oelm.runner.queue import Board, Entry
+from oelm.runner.display import reason, result_of, shown
+from oelm.runner.queue import Board, Entry, checked, directory_of
 from oelm.spec.run import RunSpec
 
 POLL_SECONDS = 0.1
@@ -41,7 +40,7 @@ class Slot:
     """A run that this runner is carrying out, and the GPUs it has."""
 
     entry: Entry
-    process: subprocess.Popen[bytes]
+    child: Child
     gpus: tuple[str, ...] = ()
     asked: bool = False
     """Whether it was asked to stop because it is cancelled."""
@@ -168,22 +167,12 @@ class LocalRunner:
         directory = directory_of(entry)
         self._tries[directory] = self._tries.get(directory, 0) + 1
         write_atomically(directory / SPEC, entry.run.model_dump_json(indent=1) + "\n")
-        environment = {**os.environ, "OMP_NUM_THREADS": str(entry.run.train.threads)}
-        if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        with (directory / ERRORS).open("wb") as errors:
-            process = subprocess.Popen(  # noqa: S603  (a command of our own)
-                command(entry.run, directory),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=environment,
-            )
-        self._working.append(Slot(entry, process, gpus))
+        devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+        self._working.append(Slot(entry, start(entry.run, directory, devices), gpus))
 
     def _collect(self) -> bool:
         """Take in what has ended; return whether something has."""
-        ended = [slot for slot in self._working if slot.process.poll() is not None]
+        ended = [slot for slot in self._working if slot.child.process.poll() is not None]
         for slot in ended:
             self._working.remove(slot)
             entry = self.board.refresh(slot.entry)
@@ -202,11 +191,10 @@ class LocalRunner:
             return why
         if slot.asked:
             return "stopped by oelm cancel before it began"
-        lines = (slot.directory / ERRORS).read_text(errors="replace").strip().splitlines()
-        code = slot.process.returncode
+        code = slot.child.process.returncode
         if code == -signal.SIGKILL:
             return "killed (signal 9); out of memory is the usual reason"
-        return lines[-1] if lines else f"exit code {code}"
+        return slot.child.last_words or f"exit code {code}"
 
     def _look_elsewhere(self) -> None:
         """Look at what others are at, and at what of ours has shown no sign yet."""
@@ -225,14 +213,14 @@ class LocalRunner:
     def _ask(self, slot: Slot) -> None:
         """Ask a run to save itself and stop."""
         slot.asked = True
-        ask_to_stop(slot.directory, slot.process.pid)
+        ask_to_stop(slot.directory, slot.child.process.pid)
 
     def _stop(self) -> None:
         self.console.print("asking the runs to save themselves ...")
         for slot in self._working:
             self._ask(slot)
         for slot in self._working:
-            slot.process.wait()
+            slot.child.process.wait()
         # The record tells, not the exit code: torchrun has one of its own. What left no record had nothing to lose.
         records = [self.board.refresh(slot.entry).record for slot in self._working]
         lost = sum(record is not None and record.status in ("running", "failed") for record in records)
@@ -241,42 +229,6 @@ class LocalRunner:
 
     def _say(self, entry: Entry, words: str) -> None:
         self.console.print(f"{entry.name}: {words}", markup=False, highlight=False, soft_wrap=True)
-
-
-def checked(slots: int | None, retries: int) -> tuple[int | None, int]:
-    """Refuse a number of slots, or of retries, with which nothing could start."""
-    if slots is not None and slots < 1:
-        raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
-    if retries < 0:
-        raise UsageError(f"--retries {retries} leaves no run to start; give 0 to start each once, or more.")
-    return slots, retries
-
-
-def directory_of(entry: Entry) -> Path:
-    """Return a run's directory, which it has once it is bound to its data."""
-    if entry.directory is None:
-        raise UsageError(f"{entry.name} is not bound to its data, so it has no folder to run in.")
-    return entry.directory
-
-
-def command(run: RunSpec, directory: Path) -> list[str]:
-    """Return the command that carries out a run in its directory."""
-    train = ["-m", "oelm", "train", "--spec", str(directory / SPEC), "--out", str(directory), "--quiet"]
-    if run.train.processes > 1:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={run.train.processes}"]
-        return [sys.executable, *launcher, *train]
-    return [sys.executable, *train]
-
-
-def result_of(entry: Entry) -> str:
-    """Say what came out of a run."""
-    result = entry.record.result if entry.record else None
-    if result is None:
-        return reason(entry) or entry.state
-    figure = f"test perplexity {result.test_perplexity:.3f}, " if result.test_perplexity is not None else ""
-    if result.test_accuracy is not None:
-        figure = f"test accuracy {result.test_accuracy:.2%}, "
-    return f"{figure}{result.tokens_per_second:,.0f} tokens/s"
 
 
 def _asked_to_stop() -> list[signal.Signals]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from oelm.errors import BadRecord, OelmError, UnknownName
+from oelm.errors import BadRecord, OelmError, UnknownName, UsageError
 from oelm.files import write_atomically
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE, Stage, is_settled, of_these_numerics, stage_of
@@ -202,3 +202,19 @@ def _looked_up(run: RunSpec, directory: Path, slurm: SlurmQueue) -> Entry:
         return Entry(run, directory, read_record(directory), claim, job)
     except BadRecord as error:
         return Entry(run, directory, claim=claim, job=job, trouble=str(error))
+
+
+def directory_of(entry: Entry) -> Path:
+    """Return a run's directory, which it has once it is bound to its data."""
+    if entry.directory is None:
+        raise UsageError(f"{entry.name} is not bound to its data, so it has no folder to run in.")
+    return entry.directory
+
+
+def checked(slots: int | None, retries: int) -> tuple[int | None, int]:
+    """Refuse a number of slots, or of retries, with which nothing could start."""
+    if slots is not None and slots < 1:
+        raise UsageError(f"--slots {slots} leaves no run to start; give 1 or more, or leave it out.")
+    if retries < 0:
+        raise UsageError(f"--retries {retries} leaves no run to start; give 0 to start each once, or more.")
+    return slots, retries

@@ -23,9 +23,8 @@ from oelm.record.schema import RunRecord
 from oelm.record.store import SPEC
 from oelm.runner.cancel import cancelled_runs, withdraw
 from oelm.runner.claim import claimed
-from oelm.runner.display import reason, shown
-from oelm.runner.local import checked, directory_of, result_of
-from oelm.runner.queue import Board, Entry
+from oelm.runner.display import reason, result_of, shown
+from oelm.runner.queue import Board, Entry, checked, directory_of
 from oelm.runner.slurm_job import SlurmJob
 from oelm.runner.slurm_queue import ASK_SECONDS, JobRecord, read_job, slurm, write_job
 from oelm.spec.run import RunSpec, declared, fingerprint

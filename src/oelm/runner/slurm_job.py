@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +19,10 @@ from types import FrameType
 from typing import Any
 
 from oelm.errors import RunFailed
-from oelm.record.store import ERRORS, SPEC
+from oelm.record.store import SPEC
 from oelm.runner.cancel import is_cancelled
+from oelm.runner.child import Child, start
 from oelm.runner.claim import SILENCE_SECONDS, ask_to_stop, holder
-from oelm.runner.local import command
 from oelm.runner.slurm_queue import read_job
 from oelm.spec.run import RunSpec
 
@@ -33,7 +32,7 @@ class SlurmJob:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._leaving = False
 
     def __call__(self) -> None:
@@ -51,23 +50,15 @@ class SlurmJob:
         if self._leaving:
             return
         deaf_before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # the child inherits it; ours waits
-        with (self.directory / ERRORS).open("wb") as errors:
-            self._child = subprocess.Popen(  # noqa: S603  (a command of our own)
-                command(run, self.directory),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env={**os.environ, "OMP_NUM_THREADS": str(run.train.threads)},
-            )
+        self._child = start(run, self.directory)
         signal.pthread_sigmask(signal.SIG_SETMASK, deaf_before)
         if self._leaving:  # asked between the last look and the child's birth
             self._stop()
         self._wait()
         # Nothing is left to save; a last signal while Python winds up would hide what the run has said.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if code := self._child.wait():
-            said = (self.directory / ERRORS).read_text(errors="replace").strip().splitlines()
-            raise RunFailed(said[-1] if said else f"the run ended with exit code {code}")
+        if code := self._child.process.wait():
+            raise RunFailed(self._child.last_words or f"the run ended with exit code {code}")
 
     def checkpoint(self) -> Any:
         """Let the run save itself; return what submitit is to requeue, None if there is nothing left to do."""
@@ -84,7 +75,7 @@ class SlurmJob:
 
     def _stop(self) -> None:
         if self._child is not None:
-            ask_to_stop(self.directory, self._child.pid)
+            ask_to_stop(self.directory, self._child.process.pid)
 
     def _wait(self) -> int | None:
         """Wait for the child without taking its exit code away; return it.
@@ -94,9 +85,9 @@ class SlurmJob:
         if self._child is None:
             return None
         with suppress(ChildProcessError):
-            ended = os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
+            ended = os.waitid(os.P_PID, self._child.process.pid, os.WEXITED | os.WNOWAIT)
             return ended.si_status if ended else None
-        return self._child.returncode
+        return self._child.process.returncode
 
     def _await_the_dead(self) -> None:
         """Wait for the claim of this run's last process to fall silent, if it was killed on another node."""
