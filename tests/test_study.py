@@ -135,6 +135,7 @@ def test_a_missing_study_file_says_what_one_is():
         ({"tuned": {"train.learning_rate": (1e-3,)}, "tuning_seeds": (0,)}, "fresh seeds"),
         ({"tuned": {"train.steps": (10,)}, "axes": {"train.steps": (10,)}, "tuning_seeds": (9,)}, "axis and tuned"),
         ({"family": ("nobody",)}, "nobody"),
+        ({"tuned": {"method.rates.roles": ({}, {"v": 0.5})}, "tuning_seeds": (9,)}, "make an arm of each"),
     ],
 )
 def test_stages_that_make_no_sense_are_refused_in_words(study, fields, words):

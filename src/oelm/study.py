@@ -64,6 +64,13 @@ class Study(Spec):
     def _names_become_arms(cls, arms: Any) -> Any:
         return tuple(Arm(name=arm, method=named_method(arm)) if isinstance(arm, str) else arm for arm in arms)
 
+    @field_validator("tuned")
+    @classmethod
+    def _has_points(cls, tuned: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        if tables := sorted(field for field, grid in tuned.items() if any(isinstance(one, dict) for one in grid)):
+            raise ValueError(f"{tables} would be tuned over tables of values, which are no points; make an arm of each")
+        return tuned
+
     @model_validator(mode="after")
     def _is_a_matrix(self) -> Self:
         names = [arm.name for arm in self.arms]

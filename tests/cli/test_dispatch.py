@@ -9,6 +9,7 @@ import pytest
 import oelm
 from oelm.cli import VERBS, dispatch
 from oelm.cli.bench import BENCHES
+from oelm.record.store import write_study
 
 
 def test_help_names_every_verb_and_imports_neither_torch_nor_pydantic():
@@ -56,3 +57,23 @@ def test_an_error_for_people_is_a_message_and_no_traceback(capsys):
     words = capsys.readouterr().err
     assert "CheckpointError" in words
     assert "Traceback" not in words
+
+
+def test_a_folder_that_cannot_be_made_is_a_message_and_no_traceback(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert dispatch(["prepare", "recall:4", "--out", str(tmp_path / "file" / "data")]) != 0
+    words = capsys.readouterr().err
+    assert str(tmp_path / "file") in words
+    assert "Traceback" not in words
+
+
+def test_a_report_in_a_folder_of_somebody_elses_says_where_it_could_go(monkeypatch, tmp_path, capsys, study, write_run):
+    def refused(*_):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "runs" / "report"))
+
+    for run in study.runs():
+        write_run(run)
+    write_study(tmp_path / "runs", study)
+    monkeypatch.setattr("oelm.report.page.write_atomically", refused)
+    assert dispatch(["report", str(tmp_path / "runs")]) == 2
+    assert "--keep with a folder of yours" in capsys.readouterr().err

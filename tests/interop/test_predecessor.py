@@ -1,9 +1,11 @@
 """The published study's checkpoints and flags."""
 
+import argparse
 import math
 import os
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -126,6 +128,16 @@ def test_what_we_write_loads_into_the_published_model_and_its_optimiser(tmp_path
 class Evil:
     def __reduce__(self):
         return (os.system, ("touch pwned",))
+
+
+def test_flags_as_argparse_leaves_them_and_a_loss_as_numpy_averages_it_are_read(tmp_path):
+    model, adam, _ = theirs(frozen=False)
+    path = saved(tmp_path / "best.pt", model, adam)
+    plain = torch.load(path, weights_only=True)
+    torch.save({**plain, "args": argparse.Namespace(**plain["args"]), "best_val_loss": np.mean([3.0, 4.0])}, path)
+    state = read_published(path).state
+    assert state["progress"]["best_loss"] == 3.5
+    assert state["args"] == plain["args"]
 
 
 def test_a_pickle_with_code_in_it_is_refused_and_does_nothing(tmp_path, monkeypatch):

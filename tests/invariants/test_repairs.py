@@ -224,6 +224,14 @@ def test_mixed_precision_carries_it_out(parts):
     assert all(parameter.grad.isfinite().all() for parameter in repair_parameters(model).values())
 
 
+@pytest.mark.parametrize("parts", [*SINGLE, *TOGETHER])
+def test_a_model_in_half_precision_carries_it_out(parts):
+    half = GPT(NANO).bfloat16()
+    oelm.apply(half, f"oelm+{parts}")
+    with torch.no_grad():
+        assert half(IDS).isfinite().all()
+
+
 @pytest.mark.parametrize("parts", TOGETHER)
 def test_compiling_changes_nothing_but_the_time(parts):
     model = repaired(parts)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import oelm
 from oelm.errors import BadData, InvalidSpec, UnknownName
 from oelm.models.build import build
 from oelm.models.configs import CONFIGS, spec_of
@@ -98,12 +99,32 @@ def test_a_model_that_counts_positions_from_its_padding_takes_no_trained_vocabul
         build(ForeignSpec(name="roberta-base", pretrained=False, labels=2), vocab_size=300)
 
 
+def test_a_saved_model_whose_repairs_would_be_lost_is_refused(tmp_path):
+    model = build(ForeignSpec(name="bert-tiny", pretrained=False))
+    oelm.apply(model, "baseline-shift")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(InvalidSpec, match=r"key_shift.*oelm\.load"):
+        build(ForeignSpec(name=str(tmp_path)))
+
+
+def test_a_saved_model_that_was_only_frozen_is_built(tmp_path):
+    model = build(ForeignSpec(name="bert-tiny", pretrained=False))
+    oelm.apply(model, "oelm-freeze")
+    model.save_pretrained(tmp_path)
+    assert build(ForeignSpec(name=str(tmp_path))) is not None
+
+
 def test_weights_of_a_configuration_that_has_none_are_refused():
     with pytest.raises(InvalidSpec, match="google-bert/bert-base-uncased"):
         build(ForeignSpec(name="bert-base"))
 
 
 def test_what_cannot_be_read_is_refused_in_words(tmp_path):
+    with pytest.raises(BadData, match="could not be read"):
+        build(ForeignSpec(name=str(tmp_path)))
+    build(ForeignSpec(name="bert-tiny", pretrained=False)).save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])  # a download that broke off
     with pytest.raises(BadData, match="could not be read"):
         build(ForeignSpec(name=str(tmp_path)))
     with pytest.raises(UnknownName, match="Did you mean 'bert-base'"):

@@ -3,6 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from oelm.errors import UsageError
 from oelm.record.keep import keep
 from oelm.record.store import find_records, read_record, read_study
 from oelm.study import Study
@@ -30,3 +33,10 @@ def test_what_is_kept_is_light_and_names_no_path_of_this_machine(
     assert "RunFailed: no" in text
     assert read_record(kept).fingerprint == read_record(directory).fingerprint
     assert read_study(tmp_path / "kept") == study
+
+
+def test_a_folder_is_not_kept_in_itself(study: Study, write_run: Any, tmp_path: Path) -> None:
+    write_run(study.runs()[0])
+    root = tmp_path / "runs"
+    with pytest.raises(UsageError, match="give another one"):
+        keep(study, root, find_records(root)[0], root / ".." / "runs")

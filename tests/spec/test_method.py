@@ -62,6 +62,7 @@ def test_a_moment_written_as_an_integer_is_a_step_and_as_a_float_a_fraction():
         lambda: FreezeSpec(roles=("w",)),
         lambda: Sweep(action="freeze", start=1, stop=0.5),
         lambda: Change(action="freeze", at=1.5),
+        lambda: Change(action="freeze", at=30.0),
         lambda: ScheduleSpec(every=1),
         lambda: MethodSpec(schedule=ScheduleSpec(every=2)),
         lambda: MethodSpec(init=InitSpec(shape="absent"), freeze=FreezeSpec(roles=("q",))),

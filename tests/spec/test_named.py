@@ -62,6 +62,8 @@ def test_no_two_names_mean_the_same():
         ("oelm-progressive:0.8-0.2", "runs forward"),
         ("train-then-freeze:0.3:host", "is not 'orthogonal'"),
         ("train-then-freeze:1.5", "train-then-freeze:FRACTION"),
+        ("train-then-freeze:30", "30 is no fraction"),
+        ("oelm-progressive:20-80", "20 is no fraction"),
         ("unfreeze-late:soon", "unfreeze-late:FRACTION"),
         ("oelm+mix=2", "takes no value"),
         ("oelm+gain", "needs a value"),

@@ -48,7 +48,7 @@ start here:
 
 
 def dispatch(argv: list[str]) -> int:
-    """Call a verb; turn errors that were meant for people into a message and an exit code."""
+    """Call a verb, and end as a command should."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         width = max(map(len, VERBS))
         print(USAGE.format(verbs="\n".join(f"  {verb:{width}}  {what}" for verb, what in VERBS.items())), end="")
@@ -57,13 +57,7 @@ def dispatch(argv: list[str]) -> int:
         print(__version__)
         return 0
     try:
-        if argv[0] not in VERBS:
-            raise UnknownName("verb", argv[0], VERBS)
-        module = importlib.import_module(f"oelm.cli.{argv[0].replace('-', '_')}")
-        return int(module.main(argv[1:]))
-    except OelmError as error:
-        print(f"oelm: {type(error).__name__}: {error}", file=sys.stderr)
-        return error.exit_code
+        return _called(*argv)
     except KeyboardInterrupt:
         print("oelm: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -71,3 +65,21 @@ def dispatch(argv: list[str]) -> int:
         # The reader (head, less) has gone; silence Python's own complaint at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _called(verb: str, *arguments: str) -> int:
+    """Call a verb; turn errors that were meant for people into a message and an exit code."""
+    try:
+        if verb not in VERBS:
+            raise UnknownName("verb", verb, VERBS)
+        module = importlib.import_module(f"oelm.cli.{verb.replace('-', '_')}")
+        return int(module.main(list(arguments)))
+    except OelmError as error:
+        print(f"oelm: {type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        # A folder of somebody else's, a full disk, a file where a folder should be: nothing that a traceback explains.
+        if error.filename is None:
+            raise
+        print(f"oelm: {type(error).__name__}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return OelmError.exit_code

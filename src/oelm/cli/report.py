@@ -50,7 +50,13 @@ def main(argv: list[str]) -> int:
     if arguments.keep is not None:
         _keep(study, root, arguments.keep)
         root = arguments.keep
-    conclude(study, root, arguments.lang)
+    try:
+        conclude(study, root, arguments.lang)
+    except PermissionError as error:
+        raise UsageError(
+            f"nothing can be written in {root}. Say --keep with a folder of yours: it gets the report, and the light "
+            "files of the runs."
+        ) from error
     return 0
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +41,12 @@ _PARTS = {
 }
 _TIED = "lm_head.weight"
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+_scalar = np.float64(0).__reduce__()[0]
+_HARMLESS: list[Any] = [
+    argparse.Namespace, np.dtype, np.dtypes.Float64DType,
+    *((_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+]  # fmt: skip
+"""What a program that saves its parsed flags and a mean loss leaves beside tensors; none of it runs anything."""
 
 
 def published_name(name: str) -> str:
@@ -219,7 +226,8 @@ def read_published(path: Path) -> Checkpoint:
             f"there is no checkpoint {path} to resume from. Give a latest.pt or best.pt, or leave --resume out."
         )
     try:
-        plain = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_HARMLESS):
+            plain = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds here, and each means the same: not a file we read
         raise CheckpointError(
             f"{path} is not a checkpoint of tensors and plain data, so it was not read ({type(error).__name__}). Files "
@@ -234,6 +242,7 @@ def read_published(path: Path) -> Checkpoint:
     training = _moments(plain.get("optimizer"), theirs, path)
     training["step_seconds"] = torch.empty(0, dtype=torch.float64)
     args = plain.get("args")
+    args = vars(args) if isinstance(args, argparse.Namespace) else args
     state = {"progress": progress, "scaler": {}, "freezing": None, "args": args if isinstance(args, dict) else {}}
     return Checkpoint(model, training, state)
 

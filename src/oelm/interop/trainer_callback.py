@@ -197,8 +197,8 @@ def _refuse_missing(model: nn.Module, optimizer: Optimizer) -> None:
     if missing:
         raise MethodError(
             f"{len(missing)} tensors train at some time and are not in the Trainer's optimiser (the first: "
-            f"{missing[0]}). Pass the callback when making the Trainer, Trainer(..., callbacks=[...]), and "
-            "let the Trainer build the optimiser after that."
+            f"{missing[0]}). Pass the callback when making the Trainer, Trainer(model=..., callbacks=[...]), and "
+            "let the Trainer build the optimiser after that; what model_init makes must end with oelm.unfreeze(model)."
         )
 
 

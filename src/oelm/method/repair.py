@@ -152,13 +152,14 @@ class Fold(Repair):
 
     def forward(self, weight_CI: Tensor) -> Tensor:
         """Return the weight that the input is multiplied by."""
+        kind = weight_CI.dtype  # a model may be in half precision; what is trained beside it is not
         if self.outer_CR is not None and self.inner_RI is not None:
-            weight_CI = weight_CI + self.outer_CR @ self.inner_RI
+            weight_CI = weight_CI + (self.outer_CR @ self.inner_RI).to(kind)
         if self.core_HKK is not None:
             heads_HKI = weight_CI.view(self.num_heads, self.head_size, -1)
-            weight_CI = torch.baddbmm(heads_HKI, self.core_HKK, heads_HKI).view(weight_CI.shape)
+            weight_CI = torch.baddbmm(heads_HKI, self.core_HKK.to(kind), heads_HKI).view(weight_CI.shape)
         if self.diagonal_I is not None:
-            weight_CI = weight_CI * (1 + self.diagonal_I)
+            weight_CI = weight_CI * (1 + self.diagonal_I).to(kind)
         return weight_CI
 
 

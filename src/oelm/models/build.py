@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from oelm.errors import BadData, InvalidSpec
@@ -14,6 +15,7 @@ from oelm.models.configs import CONFIGS, IMAGE, SEQ2SEQ
 from oelm.models.gpt import GPT
 from oelm.models.packaged import PACKAGES, place_of
 from oelm.spec.model import ForeignSpec, GPTSpec, ModelSpec
+from oelm.spec.repair import RepairSpec
 from oelm.spec.seeds import derived_seed
 
 _COUNTING_FROM_PADDING = {"roberta", "xlm-roberta", "camembert"}
@@ -56,6 +58,7 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
     place = place_of(spec.name) if spec.name in PACKAGES else spec.name
     saved = _read(_transformers("AutoConfig"), place)
     if spec.pretrained:
+        _refuse_lost_repairs(spec, saved)
         _refuse_other_head(spec, vocab_size, saved)
     else:
         _refuse_other_vocabulary(spec, vocab_size, saved.model_type)
@@ -77,7 +80,7 @@ def _read(cls: Any, name: str, **options: Any) -> Any:
     logging.disable_progress_bar()
     try:
         return cls.from_pretrained(name, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # absent, foreign, of other shapes, torn
         raise BadData(
             f"the model {name!r} could not be read ({str(error).splitlines()[0]}). Give a directory that "
             "save_pretrained wrote, a hub name this machine can reach, or a named configuration: "
@@ -87,6 +90,16 @@ def _read(cls: Any, name: str, **options: Any) -> Any:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def _refuse_lost_repairs(spec: ForeignSpec, saved: Any) -> None:
+    """Refuse a model that oelm saved with repairs: transformers' own class would leave them out without a word."""
+    method = (getattr(saved, "oelm", None) or {}).get("method", {})
+    if repairs := RepairSpec.model_validate(method.get("repair", {})).active():
+        raise InvalidSpec(
+            f"{spec.name!r} was saved with repairs of its logits ({', '.join(repairs)}), which a run would lose. "
+            "Load it with oelm.load, or start from a model without them."
+        )
 
 
 def _refuse_other_head(spec: ForeignSpec, vocab_size: int | None, saved: Any) -> None:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from oelm.errors import UsageError
 from oelm.record.attention import ATTENTION
 from oelm.record.losses import TEST_LOSSES
 from oelm.record.paths import record_without_paths
@@ -19,6 +20,8 @@ LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES)
 
 def keep(study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], target: Path) -> int:
     """Copy the light files of some runs below `root` into `target`; return how many runs there are."""
+    if target.resolve() == root.resolve():
+        raise UsageError(f"{target} is the folder that the runs lie in; give another one to keep their light files in.")
     count = 0
     for directory, record in found:
         to = target / directory.name

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from oelm.spec.base import Spec
 from oelm.spec.repair import RepairSpec
@@ -19,8 +19,8 @@ Role = Literal["q", "k", "v", "o", "ffn"]
 Site = Literal["self", "encoder", "decoder", "cross"]
 Layers = tuple[int, ...]
 """Layer numbers; negative ones count from the last, as in Python."""
-Moment = NonNegativeInt | Annotated[float, Field(ge=0, le=1)]
-"""When: a step number, or (as a float) a fraction of training."""
+Moment = Annotated[int, Field(strict=True, ge=0)] | Annotated[float, Field(ge=0, le=1)]
+"""When: a step number, or (as a float) a fraction of training. Strict, for 30.0 is neither and would become step 30."""
 
 
 class InitSpec(Spec):

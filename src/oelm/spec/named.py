@@ -139,14 +139,20 @@ def _parametrised(form: str, argument: str) -> MethodSpec:
     if form == "oelm-every":
         return oelm_every(int(argument))
     if form == "unfreeze-late":
-        return unfreeze_late(float(argument))
+        return unfreeze_late(_fraction(argument))
     first, _, way = argument.partition(":")
     if form == "train-then-freeze":
         _refuse_other(way, "orthogonal")
-        return train_then_freeze(float(first), orthogonal=way == "orthogonal")
+        return train_then_freeze(_fraction(first), orthogonal=way == "orthogonal")
     start, stop = first.split("-")
     _refuse_other(way, "first", "last")
-    return oelm_progressive(float(start), float(stop), "first" if way == "first" else "last")
+    return oelm_progressive(_fraction(start), _fraction(stop), "first" if way == "first" else "last")
+
+
+def _fraction(text: str) -> float:
+    if not 0 <= (value := float(text)) <= 1:
+        raise ValueError(f"{text} is no fraction of training, which goes from 0 to 1")
+    return value
 
 
 def _refuse_other(word: str, *known: str) -> None:
