@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-slurm lint types imports check clean
+.PHONY: demo test test-slow test-slurm reports lint types imports check clean
 
 demo: $(READY)
 	$(BIN)/oelm run studies/demo.py
@@ -19,6 +19,13 @@ test-slow: $(READY)
 # A real Slurm, which .ci/slurm starts; skipped with the reason where none answers.
 test-slurm: $(READY)
 	$(BIN)/pytest -m slurm
+
+# Every report of docs/results again from its study and records, in both languages; git shows that nothing changed.
+reports: $(READY)
+	for lang in en zh; do \
+	  for study in docs/results/*/study.json; do $(BIN)/oelm report $$(dirname $$study) --lang $$lang || exit 1; done; \
+	  $(BIN)/oelm report docs/results --all --lang $$lang || exit 1; \
+	done
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -2,9 +2,9 @@
 
     oelm run studies/demo.py        about 5 minutes on 2 cores, no GPU, no network
 
-Three arms, two seeds, a mini GPT on the embedded stories. Expected: the baseline well below both frozen arms and
-above the floor. Two seeds and one learning rate show how the instrument works; they are not evidence.
-Whether `oelm-random` is worse by its scale or by not being orthogonal, studies/fair.py asks.
+Three arms, two seeds, a mini GPT on the embedded stories. Expected: the baseline a little below oelm-freeze, far
+below oelm-random, and above the floor. Two seeds and one learning rate show how the instrument works; they are not
+evidence. Whether `oelm-random` is worse by its scale or by not being orthogonal, studies/fair.py asks.
 """
 
 from oelm import DataSpec, RunSpec, Study, TrainSpec

@@ -1,10 +1,11 @@
 """Can a GPT with frozen Q and K stay within 5 % of a tuned baseline's perplexity, and what makes it so?
 
-    oelm prepare sotu --from speeches.txt --vocab-size 512      first; studies/fair.py says where the text is from
+    (prepare both corpora first, as the head of studies/fair.py says)
     oelm run studies/gap.py --scale screen      3 core-hours: every candidate once, on the speeches
     oelm run studies/gap.py --scale speeches    5 core-hours: the best ones, their controls, three fresh seeds
     oelm run studies/gap.py --scale imdb        the same on film reviews
     oelm run studies/gap.py --scale cheaper-speeches   1 core-hour: would less do?
+    oelm run studies/gap.py --scale nearer-imdb        1 core-hour: what comes within 1 % of it on the reviews?
     oelm run studies/gap.py                     the same at the published size, on GPUs
 
 Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
@@ -86,7 +87,7 @@ PARTLY = (
     "oelm-every:4",
 )
 CANDIDATES = ("oelm+low-rank=3+bias+mix", "oelm+low-rank=1+bias+mix", "oelm+bias+mix")
-"""The best of the screen, and what trains less and comes next: rank 2 with a diagonal was behind rank 1 without one."""
+"""The best of the first twelve arms of the screen, and what trains less and came next (docs/decisions/026)."""
 LARGE = ("oelm+low-rank=16+bias+mix", "oelm+low-rank=3+bias+mix", "oelm+bias+mix")
 """The same at a width of 512, where a tenth of Q and K allows a rank of 16."""
 FINAL = (
@@ -121,6 +122,9 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], rates: tuple[f
 
 CHEAPER = ("oelm+gain=2+bias", "oelm+gain=2+diagonal+mix")
 """What the screen has within or next to 5 % and trains less than the candidates: a second question, asked later."""
+
+NEARER = ("oelm-partial:0+bias+mix",)
+"""What the finals left open on the reviews: the cheapest repair, and the layer that the screen says must learn."""
 
 
 def final(
@@ -159,5 +163,6 @@ scales = {
     "speeches": final("gap-speeches", SPEECHES),
     "imdb": final("gap-imdb", REVIEWS),
     "cheaper-speeches": final("gap-cheaper-speeches", SPEECHES, ("baseline", *CHEAPER), CHEAPER),
+    "nearer-imdb": final("gap-nearer-imdb", REVIEWS, ("baseline", *NEARER), NEARER),
     "medium-512": study,
 }

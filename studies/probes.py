@@ -1,6 +1,6 @@
 """Which skill does attention lose when Q and K are frozen: finding by content, or copying at a distance?
 
-    oelm run studies/probes.py                    64 runs of about a minute on a free core
+    oelm run studies/probes.py                    64 runs of less than two minutes on a free core
     oelm run studies/probes.py --scale tuned      every arm tuned on three learning rates, three fresh seeds
 
 A loss on text says how much freezing costs, not why. `recall:N` lists N pairs of a key and its value and asks for the
@@ -10,10 +10,10 @@ head see the token before: with it finding by content takes one layer, without i
 studies/gap.py, so that the two can be read side by side. The report draws entropy and distance of every head over
 training as well.
 
-One rate for all arms, the lowest of studies/gap.py's grid, is a first look, not evidence; `tuned` is. Trials (LOG.md,
-one seed, learned positions) say what to expect: shifted arms, frozen or not, have 97 to 99 % of recall:4 after 100
-steps, while the plain baseline ends after 6000 where counting does; copy:16 takes trained Q and K 100 steps and frozen
-ones 500. So read who finds the way and when, not who would in the end.
+One rate for all arms, the lowest of studies/gap.py's grid, is a first look, not evidence; `tuned` is. Expected (LOG.md)
+are shifted arms, frozen or not, with 99 % of recall:4 after 100 steps, while the plain baseline ends after 6000 where
+counting does; copy:16 takes trained Q and K 100 steps and frozen ones 500; nobody learns recall:32 and copy:64. So
+read who finds the way and when, not who would in the end.
 """
 
 from oelm import DataSpec, GPTSpec, RunSpec, Study, TrainSpec

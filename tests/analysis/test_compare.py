@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oelm.analysis.compare import Comparison, compare, compare_folder
-from oelm.errors import UsageError
+from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import EnvironmentRecord
 from oelm.study import Study, replaced
 
@@ -160,6 +160,24 @@ def test_a_folder_is_compared_with_everything_in_it_accounted_for(study: Study, 
     comparison = compare_folder(study, tmp_path / "runs")
     assert (comparison.gaps, len(comparison.ignored), len(comparison.unreadable)) == ((), 1, 1)
     assert "torn" in comparison.unreadable[0]
+
+
+def test_a_study_that_was_run_again_on_data_prepared_anew_is_compared_as_it_is_now(
+    study: Study, make_record: Any
+) -> None:
+    def once(checksum: str, day: int) -> list[Any]:
+        started = f"2026-01-0{day}T00:00:00+00:00"
+        return [
+            (Path(f"{checksum}-{n}"), make_record(run, 1.0 + day, checksum=checksum, started=started))
+            for n, run in enumerate(study.runs())
+        ]
+
+    comparison = compare(study, [*once("new", 2), *once("old", 1)])
+    assert {cost for row in comparison.rows for cost in row.costs} == {3.0}
+    assert len(comparison.ignored) == 6
+    assert comparison.ignored[0].differs == {"data.checksum": ("old", "new")}
+    with pytest.raises(IncomparableRuns, match="different bytes"):
+        compare(study, [*once("new", 2)[:-1], *once("old", 1)])
 
 
 def test_a_folder_that_does_not_exist_is_told_in_words(study: Study, tmp_path: Path) -> None:

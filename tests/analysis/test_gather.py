@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.gather import find_runs, gather
+from oelm.analysis.gather import by_data, find_runs, gather
 from oelm.errors import BadRecord, IncomparableRuns, UsageError
+from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.study import Study, replaced
 
 
@@ -49,6 +50,14 @@ def test_two_draws_of_one_corpus_are_two_comparisons(study: Study, make_record: 
     runs = [*study.runs(), *(replaced(run, {"data.seed": 1}) for run in study.runs())]
     found = [(Path(f"{n:02}"), make_record(run)) for n, run in enumerate(runs)]
     assert [item.study.name for item in gather(found).comparisons] == ["stories (as it is)", "stories (seed 1)"]
+
+
+def test_text_and_labelled_text_of_one_name_are_two_groups(study: Study, make_record: Any) -> None:
+    text, labelled = (
+        replaced(study.runs()[0], {"data": data}) for data in (DataSpec(corpus="imdb"), ExamplesSpec(corpus="imdb"))
+    )
+    groups = by_data([(Path("a"), make_record(text)), (Path("b"), make_record(labelled))])
+    assert [path for members in groups.values() for path, _ in members] == [Path("a"), Path("b")]
 
 
 def test_a_sweep_that_is_forced_keeps_one_run_per_seed_and_names_what_the_others_differ_in(

@@ -93,6 +93,13 @@ def test_probes_are_no_evidence_about_text(study: Study, make_record: Any) -> No
     assert {item.verdict for item in ledger([probing])} == {"not yet tested"}
 
 
+def test_beside_a_frozen_reference_nothing_is_said_about_freezing(study: Study, make_record: Any) -> None:
+    among = study.model_copy(update={"reference": "oelm-random-matched"})
+    found = compared(among, make_record, {"oelm-random-matched": 0.0, "oelm-freeze": 0.02})
+    assert {item.verdict for item in ledger([found])} <= {"not yet tested", "undecided"}
+    assert entry("no-gain-on-gpt", found).verdict == "not yet tested"
+
+
 def test_only_the_matched_control_can_support_that_orthogonal_beats_random(study: Study, make_record: Any) -> None:
     arms = {"baseline": 0.0, "oelm-random": 0.3, "oelm-freeze": 0.1}
     claim: Claim = "orthogonal-beats-random"

@@ -57,6 +57,14 @@ def test_the_curve_of_an_arm_has_its_best_point_and_the_cost_of_the_next(make_re
     assert not baseline.at_edge
 
 
+def test_the_edge_is_that_of_the_field_that_is_shown(make_record: Any) -> None:
+    grids = {"train.learning_rate": (5e-4, 1e-3, 2e-3, 4e-3), "train.warmup_steps": (1, 2, 3)}
+    comparison = carried_out(tuned_study(tuned=grids), make_record)  # all alike: the first is chosen, at its end
+    assert comparison.stage.choice is not None
+    assert all(arm.at_edge for cell in comparison.stage.choice.cells for arm in cell.arms)
+    assert not any(item.at_edge for item in sensitivities(comparison))
+
+
 def test_while_tuning_goes_on_what_is_known_is_there_and_nothing_is_confirmed(make_record: Any) -> None:
     study = tuned_study()
     runs = stage_of(study, {}).tune

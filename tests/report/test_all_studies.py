@@ -11,6 +11,7 @@ from oelm.cli import dispatch
 from oelm.errors import UsageError
 from oelm.record.store import write_study
 from oelm.report.all_studies import read_archive, write_final
+from oelm.spec.data import DataSpec
 from oelm.study import Study
 
 
@@ -50,6 +51,20 @@ def test_the_final_report_has_the_ledger_the_trend_and_everything_left_over(
         assert part in text
     page = (tmp_path / "out" / "report.html").read_text()
     assert "tiny, oelm-freeze: 0</a>" in page
+
+
+def test_probes_are_listed_among_the_studies_and_judged_with_none(
+    archive: Path, study: Study, write_run: Any, tmp_path: Path
+) -> None:
+    base = study.base.model_copy(update={"data": DataSpec(corpus="copy:16")})
+    probing = study.model_copy(update={"name": "probing", "base": base})
+    for run in probing.runs():
+        write_run(run)
+    shutil.move(tmp_path / "runs", archive / "probing")
+    write_study(archive / "probing", probing)
+    found = read_archive(archive)
+    assert "probing" in [each.name for _, each in found.studies]
+    assert [comparison.study.name for _, comparison in found.comparisons] == ["tiny"]
 
 
 def test_every_link_of_the_final_report_leads_to_a_record(archive: Path, tmp_path: Path) -> None:

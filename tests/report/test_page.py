@@ -16,7 +16,7 @@ from oelm.record.attention import ATTENTION, AttentionRecord, append_attention
 from oelm.record.stages import by_declaration, stage_of
 from oelm.record.store import METRICS, RECORD, find_records, write_study
 from oelm.report.page import write_report
-from oelm.spec.data import ExamplesSpec
+from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.study import Arm, Study, replaced
 
 VOID = {"meta", "br", "img", "link"}
@@ -353,6 +353,19 @@ def test_accuracies_are_reported_in_points_against_two_margins(
     assert comparison.rows[1].verdict == "not met"
     assert "test accuracy" in page.text
     assert "-2.10 points" in page.text
+
+
+def test_a_probe_says_what_guessing_gets_instead_of_how_low_the_loss_can_go(
+    study: Study, write_run: Any, make_record: Any, tmp_path: Path
+) -> None:
+    probe = study.model_copy(update={"base": study.base.model_copy(update={"data": DataSpec(corpus="recall:4")})})
+    for run in probe.runs():
+        record = make_record(run)
+        result = record.result.model_copy(update={"test_accuracy": 0.9})
+        write_run(run, result=result, data=record.data.model_copy(update={"guess": 0.513}))
+    _, page, _ = report(probe, tmp_path)
+    assert "without: recall:4 51.3 %. Whoever" in page.text
+    assert "How low can it go?" not in page.text
 
 
 HEADS = ((1.0, 2.0), (0.5, 3.0))

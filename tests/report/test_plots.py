@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ PAINTERS: dict[str, Painter] = {
     "waterfall": lambda _say: waterfall(BARS, "percent", relative=True),
     "ranking": lambda say: ranking(RANKS, 5.0, "percent", say),
     "tuning": lambda say: tuning_curves(CURVES, ["baseline", "_odd"], say),
-    "heads": lambda say: heads(HEADS, say),
+    "heads": lambda say: heads([("recall:4", HEADS), ("recall:32", HEADS[:1])], say),
     "heads over training": lambda say: heads_over_training([("baseline", SEEN), ("oelm-freeze", SEEN)], say),
 }
 
@@ -64,6 +65,15 @@ def test_every_figure_is_drawn_in_both_languages_and_both_media(name: str, langu
 def test_names_are_written_as_they_are() -> None:
     assert {"oelm-freeze", "a<b>$x$"} <= set(texts(as_svg(PAINTERS["forest"], "en")))
     assert " _odd" in texts(as_svg(PAINTERS["tuning"], "en"))
+
+
+def test_what_arms_share_is_written_once_above_them() -> None:
+    dots = [replace(dot, group=group) for group in ("recall:4", "recall:32") for dot in DOTS]
+    written = texts(as_svg(lambda say: forest(dots, 5.0, "percent", say), "en"))
+    assert [written.count(name) for name in ("recall:4", "recall:32", "oelm-freeze")] == [1, 1, 2]
+    assert [name for name in written if name in ("recall:4", "oelm-freeze", "recall:32")] == [
+        "recall:4", "oelm-freeze", "recall:32", "oelm-freeze",
+    ]  # fmt: skip
 
 
 def test_a_screen_names_what_arms_train_and_keeps_the_far_ones_from_its_scale() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from oelm.analysis.evidence import Cell, Evidence, cell_of, departure_from, differences, meaning, shown
+from oelm.analysis.evidence import BOUND_LATER, Cell, Evidence, cell_of, departure_from, differences, meaning, shown
 from oelm.analysis.fairness import check, complaints
 from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure_of
 from oelm.analysis.rows import LOST, Matrix, Place, Row
@@ -19,6 +19,7 @@ from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import RunRecord
 from oelm.record.stages import Stage, by_declaration, of_these_numerics, stage_of
 from oelm.record.store import find_records
+from oelm.spec.data import DataSpec
 from oelm.spec.run import NUMERICS, declared, fingerprint
 from oelm.study import Study, at
 
@@ -83,6 +84,12 @@ class Comparison:
         """The places on the axes."""
         return list(dict.fromkeys(row.cell for row in self.rows))
 
+    @property
+    def is_probe(self) -> bool:
+        """Whether it is of probes, which say why, and nothing about text or labels."""
+        data = self.study.base.data
+        return isinstance(data, DataSpec) and data.probe is not None
+
     def row(self, arm: str, cell: Cell) -> Row:
         """Return an arm's row at a place on the axes."""
         return next(row for row in self.rows if row.arm == arm and row.cell == cell)
@@ -128,8 +135,9 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False) -> C
     """
     records = list(records)
     stage = stage_of(study, by_declaration(record for _, record in records))
-    found, evidence = _assigned(study, stage, records)
+    found, everything = _assigned(study, stage, records)
     tuning, repeated = _tuned_once(found)
+    evidence, outdated = _of_newest_bytes(everything)
     unfair = tuple(complaints(study, stage.confirm, evidence, tuning)) if force else ()
     if not force:
         check(study, stage.confirm, evidence, tuning)
@@ -148,8 +156,8 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False) -> C
     matrix = Matrix(study, measure, margin, whole, lost)
     rows = tuple(row for cell in cells for row in matrix.rows(arms, cell))
     return Comparison(
-        study, stage, measure, margin, rows, (*_tuning_gaps(study, stage, tuning), *gaps), (*twins, *repeated),
-        tuple(tuning),
+        study, stage, measure, margin, rows, (*_tuning_gaps(study, stage, tuning), *gaps),
+        (*twins, *repeated, *outdated), tuple(tuning),
         _mixed(whole.values()), unfair,
     )  # fmt: skip
 
@@ -192,6 +200,21 @@ def _tuned_once(found: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored
         path = twin.directory if twin and not differs else None
         ignored.append(Ignored(item.directory, item.arm, item.spec.seed, differs, twin=path))
     return list(kept.values()), ignored
+
+
+def _of_newest_bytes(evidence: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored]]:
+    """Leave out what was done again after its data had been prepared anew; the runner takes the older one for void."""
+    complete = [item for item in evidence if item.record.status == "complete" and item.record.numerics == NUMERICS]
+    newest = {fingerprint(declared(item.spec)): item for item in sorted(complete, key=lambda one: one.record.started)}
+    kept, outdated = [], []
+    for item in evidence:
+        last = newest.get(fingerprint(declared(item.spec)), item)
+        bytes_of = (item.spec.data.checksum, last.spec.data.checksum)
+        if item.record.numerics != NUMERICS or bytes_of[0] == bytes_of[1]:
+            kept.append(item)
+        else:
+            outdated.append(Ignored(item.directory, item.arm, item.spec.seed, {BOUND_LATER: bytes_of}))
+    return kept, outdated
 
 
 def _without_twins(study: Study, evidence: Sequence[Evidence]) -> tuple[dict[Place, Evidence], tuple[Ignored, ...]]:

@@ -69,8 +69,11 @@ def frozen_rows(comparison: Comparison) -> Iterator[Row]:
     """Yield the rows of the published method: frozen and head-wise orthogonal in all layers, and nothing else.
 
     From scratch that is a fresh draw, in a pretrained model what its current weights are made into: a fresh draw there
-    would throw away what Q and K have learned, which no published run did.
+    would throw away what Q and K have learned, which no published run did. Beside a reference that is frozen itself
+    they say nothing about freezing.
     """
+    if any(arm.name == comparison.study.reference and arm.method.freeze.roles for arm in comparison.study.arms):
+        return
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     for row in comparison.rows:
         method = methods.get(row.arm)
@@ -98,7 +101,7 @@ def counterpart(comparison: Comparison, row: Row) -> Row | None:
 def can_decide(comparison: Comparison, row: Row) -> bool:
     """Whether a comparison says anything about quality: every arm tuned, a plain baseline, and attention mattered."""
     study = comparison.study
-    if not study.is_tuned or row.at_chance:
+    if not study.is_tuned or comparison.reference(row.cell).at_chance:
         return False
     plain = (arm.name for arm in study.arms if arm.method == MethodSpec() and not arm.model)
     if study.reference not in plain:

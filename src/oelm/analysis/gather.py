@@ -76,11 +76,13 @@ def by_data(found: Iterable[Found]) -> dict[str, list[Found]]:
         key = json.dumps(data.meaning() | {"corpus": data.corpus, "kind": data.kind}, sort_keys=True)
         groups.setdefault(key, []).append((directory, record))
     corpora = Counter(json.loads(key)["corpus"] for key in groups)
+    kinds = Counter(corpus for corpus, _ in {(plain["corpus"], plain["kind"]) for plain in map(json.loads, groups)})
     named = {}
     for key, members in groups.items():
         plain = json.loads(key)
         corpus = plain.pop("corpus")
-        rest = ", ".join(f"{field} {value}" for field, value in plain.items() if field != "kind")
+        apart = plain if kinds[corpus] > 1 else {field: value for field, value in plain.items() if field != "kind"}
+        rest = ", ".join(f"{field} {value}" for field, value in apart.items())
         named[corpus if corpora[corpus] == 1 else f"{corpus} ({rest or 'as it is'})"] = members
     return named
 

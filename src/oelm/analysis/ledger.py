@@ -20,7 +20,6 @@ from oelm.analysis.claims_of_quality import (
 )
 from oelm.analysis.compare import Comparison
 from oelm.analysis.finding import Finding, LedgerVerdict
-from oelm.spec.data import DataSpec
 
 Claim = Literal[
     "orthogonal-beats-random", "freezing-costs-10-to-15", "loss-grows-with-the-corpus",
@@ -52,14 +51,8 @@ _RULES: dict[Claim, Callable[[Sequence[Comparison]], Iterator[Finding]]] = {
 
 def ledger(comparisons: Sequence[Comparison]) -> list[Entry]:
     """Judge every published claim by some comparisons."""
-    judged = [comparison for comparison in comparisons if not _is_probe(comparison)]
+    judged = [comparison for comparison in comparisons if not comparison.is_probe]
     return [_entry(claim, list(rule(judged))) for claim, rule in _RULES.items()]
-
-
-def _is_probe(comparison: Comparison) -> bool:
-    """Whether a comparison is of probes, which say why, and nothing about text or labels."""
-    data = comparison.study.base.data
-    return isinstance(data, DataSpec) and data.probe is not None
 
 
 def _entry(claim: Claim, found: list[Finding]) -> Entry:

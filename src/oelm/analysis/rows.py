@@ -41,7 +41,10 @@ class Row:
     more_seeds: int | None = None
     """About how many more pairs would decide among the family, where undecided; None: decided, or beyond reach."""
     at_chance: bool = False
-    """Whether the reference does no better than guessing, so that keeping up with it means nothing."""
+    """Whether it does no better than guessing, and the reference neither: then keeping up with it means nothing."""
+
+    lost: bool = False
+    """Whether a run of it, or of the reference, failed or diverged: the rest is no random sample and cannot pass."""
 
     @property
     def difference(self) -> Difference | None:
@@ -96,19 +99,20 @@ class Matrix:
         rows = [self._row(arm, cell) for arm in arms]
         pooled = pooled_intervals({row.arm: row.by_seed for row in rows if row.costs}, self.study.reference)
         together = arms if self.study.family is None else self.study.family
-        family = [row for row in rows if row.arm != self.study.reference and row.arm in together]
-        adjusted = holm(
-            {row.arm: row.judgement.p_margin for row in family if row.judgement and row.judgement.p_margin is not None}
-        )
+        # An arm that has no answer yet, or lost its runs, is one of the family as well: it must not make it lighter.
+        adjusted = holm({
+            row.arm: 1.0 if row.judgement is None or row.judgement.p_margin is None else row.judgement.p_margin
+            for row in rows if row.arm != self.study.reference and row.arm in together
+        })  # fmt: skip
         for row in rows:
             alone = row.judgement.p_margin if row.judgement else None
-            among = adjusted.get(row.arm) or (Adjusted(alone, 1) if alone is not None else None)
+            among = adjusted.get(row.arm, Adjusted(alone, 1)) if alone is not None else None
             verdict = row.verdict
             if verdict and among and among.p > 1 - CONFIDENCE:
                 verdict = "undecided"
             more = None
-            overruled = row.judgement is not None and row.verdict != row.judgement.verdict  # no seed would undo that
-            if row.judgement and among and verdict == "undecided" and not overruled:
+            hopeless = row.at_chance or (row.lost and row.difference and row.difference.mean < self.margin)
+            if row.judgement and among and verdict == "undecided" and not hopeless:  # no seed would undo that
                 more = row.judgement.more_seeds(1 - (1 - CONFIDENCE) / among.times)
             yield replace(
                 row, pooled=pooled.get(row.arm), adjusted=among.p if among else None, verdict=verdict, more_seeds=more
@@ -119,6 +123,10 @@ class Matrix:
         own, other = self._costs(arm, cell), self._costs(self.study.reference, cell)
         is_reference = arm == self.study.reference
         judgement = None if is_reference else judge(self.measure, own, other, self.margin)
+        lost = any((name, cell) in self.lost for name in (arm, self.study.reference))
+        at_chance = self._at_chance(arm, cell)
+        passes = judgement is not None and judgement.verdict == "met"
+        verdict: Verdict = "undecided" if judgement is None or (passes and (lost or at_chance)) else judgement.verdict
         data = next((item.record.data for item in evidence), None)
         floor = data.floor.get(self.measure.judged) if data else None
         return Row(
@@ -128,8 +136,9 @@ class Matrix:
             evidence=evidence,
             costs=tuple(own.values()),
             judgement=judgement,
-            verdict=None if is_reference else self._verdict(arm, cell, judgement),
-            at_chance=self._at_chance(cell),
+            verdict=None if is_reference else verdict,
+            at_chance=at_chance,
+            lost=lost,
             floor=None if floor is None else perplexity(floor),
         )
 
@@ -140,20 +149,16 @@ class Matrix:
             if place[:2] == (arm, cell) and (cost := self.measure.cost(item.record.result)) is not None
         }
 
-    def _verdict(self, arm: str, cell: Cell, judgement: Judgement | None) -> Verdict:
-        """Judge an arm. Seeds lost to divergence are no random sample, so those that are left cannot pass."""
-        lost = any((name, cell) in self.lost for name in (arm, self.study.reference))
-        if judgement is None or ((lost or self._at_chance(cell)) and judgement.verdict == "met"):
-            return "undecided"
-        return judgement.verdict
-
-    def _at_chance(self, cell: Cell) -> bool:
+    def _at_chance(self, arm: str, cell: Cell) -> bool:
         if self.measure.name != "accuracy":
             return False
-        reference = [item for place, item in self.whole.items() if place[:2] == (self.study.reference, cell)]
+        return all(self._guesses(name, cell) for name in (arm, self.study.reference))
+
+    def _guesses(self, arm: str, cell: Cell) -> bool:
         shares = [
             (-cost / 100, item.record.data)
-            for item in reference
-            if item.record.data and (cost := self.measure.cost(item.record.result)) is not None
+            for place, item in self.whole.items()
+            if place[:2] == (arm, cell) and item.record.data
+            if (cost := self.measure.cost(item.record.result)) is not None
         ]
         return bool(shares) and not is_above_chance(statistics.fmean(share for share, _ in shares), shares[0][1])

@@ -11,6 +11,7 @@ from typing import Any
 from oelm.analysis.compare import Comparison
 from oelm.analysis.evidence import Cell, Evidence, cell_of, shown
 from oelm.analysis.savings import qk_trained
+from oelm.record.stages import ends_at
 from oelm.study import at
 
 
@@ -118,5 +119,5 @@ def _choice(comparison: Comparison, arm: str, cell: Cell, field: str) -> tuple[A
     for chosen in choice.cells if choice else ():
         if tuple((axis, shown(value)) for axis, value in chosen.axes.items()) == cell:
             own = next(item for item in chosen.arms if item.arm == arm)
-            return own.values[field], own.at_edge
+            return own.values[field], ends_at(chosen.grid[field], own.values[field])
     return None, False

@@ -76,11 +76,11 @@ def by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
 
 
 def of_these_numerics(keyed: Iterable[tuple[str, RunRecord]]) -> dict[str, RunRecord]:
-    """Index records by their keys; complete ones win.
+    """Index records by their keys; complete ones win, and of those the newest.
 
     Records of another NUMERICS are of other runs, whatever their specs say, and are left out.
     """
-    ordered = sorted(keyed, key=lambda item: item[1].status == "complete")
+    ordered = sorted(keyed, key=lambda item: (item[1].status == "complete", item[1].started))
     return {key: record for key, record in ordered if record.numerics == NUMERICS}
 
 
@@ -126,7 +126,7 @@ def _tuned(study: Study, cell: Setting, records: Mapping[str, RunRecord]) -> tup
             arm=name,
             values=values,
             score=score,
-            at_edge=any(_at_end(grid[field], [value], end) for field, value in values.items() for end in (min, max)),
+            at_edge=any(ends_at(grid[field], value) for field, value in values.items()),
             runs=tuple(records[fingerprint(run)].fingerprint for run in runs if run.arm == name),
         )
         for name, (values, score) in best.items()
@@ -196,6 +196,11 @@ def _above(values: Sequence[Any], optima: Sequence[Any]) -> list[float]:
     second, last = sorted(values)[-2:]
     new = _rounded(last**2 / second, optima)
     return [new] if new > last else []
+
+
+def ends_at(values: Sequence[Any], value: Any) -> bool:
+    """Whether a grid ends at a value although more could lie beyond it; below nought nothing does."""
+    return any(_at_end(values, [value], end) for end in ((min, max) if value != 0 else (max,)))
 
 
 def _at_end(values: Sequence[Any], optima: Sequence[Any], end: Callable[[Sequence[Any]], Any]) -> bool:

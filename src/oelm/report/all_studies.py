@@ -48,7 +48,7 @@ class Archive:
     root: Path
     studies: tuple[tuple[Path, AnyStudy], ...]
     comparisons: tuple[tuple[Path, Comparison], ...]
-    """With the folder of the study each is from."""
+    """With the folder of the study each is from. Probes are not among them."""
     found: tuple[Found, ...]
     refused: tuple[tuple[str, str], ...]
     """Study, and why its runs are not compared."""
@@ -77,7 +77,7 @@ def read_archive(root: Path) -> Archive:
             continue
         studies.append((folder, study))
         try:
-            comparisons += [(folder, item) for item in _compared(study, folder, found)]
+            comparisons += [(folder, item) for item in _compared(study, folder, found) if not item.is_probe]
         except OelmError as error:
             refused.append((study.name, str(error)))
     return Archive(root, tuple(studies), tuple(comparisons), tuple(found), tuple(refused), tuple(unreadable))

@@ -12,7 +12,7 @@ from oelm.analysis.evidence import Cell, Evidence, shown
 from oelm.analysis.rows import Row
 from oelm.record.store import RECORD
 from oelm.report.document import Fold, Remark, Section
-from oelm.report.numbers import DIRTY, marks_of, shown_figure
+from oelm.report.numbers import DIRTY, marks_of, shown_figure, shown_place
 from oelm.report.wording import Say
 
 MOST_REMARKS = 60
@@ -21,7 +21,7 @@ MOST_REMARKS = 60
 
 def named(arm: str, cell: Cell) -> str:
     """Name an arm at its place on the axes."""
-    return ", ".join([arm, *(f"{axis} = {value}" for axis, value in cell)])
+    return ", ".join(filter(None, [arm, shown_place(cell)]))
 
 
 def link(directory: Path, out: Path) -> str:

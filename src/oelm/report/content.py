@@ -12,7 +12,6 @@ from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import Curves, validation_curves
 from oelm.analysis.evidence import Cell
 from oelm.analysis.rows import Row
-from oelm.analysis.statistics import CONFIDENCE
 from oelm.report.certificates import evidence_section, named, remark_sections
 from oelm.report.document import Answer, Document, Section
 from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
@@ -28,7 +27,7 @@ from oelm.report.sections import (
     statistics_section,
     tuning_section,
 )
-from oelm.report.tables import floors, results
+from oelm.report.tables import floors, guesses, results
 from oelm.report.wording import Language, Say, wording
 
 
@@ -63,7 +62,10 @@ def _optional(
     say = wording(lang)
     yield from forest_section(comparison, lang)
     yield from statistics_section(comparison, say)
-    if floor := floors(comparison, say):
+    # On a probe the least loss is mostly chance and says little; what counts there is the share that guessing gets.
+    if guessed := guesses(comparison, say):
+        yield Section("guess", say("heading_guess"), (say("guess_note", guessed=", ".join(guessed)),))
+    elif floor := floors(comparison, say):
         yield Section("floor", say("heading_floor"), (say("floor_note", floor=", ".join(floor)),))
     yield from price_sections(comparison, say)
     yield from ablation_section(comparison, lang)
@@ -131,12 +133,12 @@ def _sentences(comparison: Comparison, row: Row, say: Say) -> Iterator[str]:
         yield say("verdict_met", margin=margin)
     elif row.verdict == "not met":
         yield say("verdict_not_met", margin=shown_crossed(row.judgement, comparison.margin, measure, say))
-    elif row.judgement.verdict == "undecided":
-        yield say("verdict_undecided", margin=margin, pairs=difference.pairs)
     elif row.at_chance:
         yield say("verdict_at_chance", reference=reference)
+    elif row.judgement.verdict == "undecided":
+        yield say("verdict_undecided", margin=margin, pairs=difference.pairs)
     else:
-        corrected = row.adjusted is not None and row.adjusted > 1 - CONFIDENCE
-        yield say("verdict_family" if corrected else "verdict_lost")
+        overruled = row.lost and row.judgement.verdict == "met"
+        yield say("verdict_lost" if overruled else "verdict_family")
     if row.more_seeds is not None:
         yield say("verdict_more", more=row.more_seeds)

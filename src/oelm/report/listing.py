@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import oelm
@@ -66,7 +67,8 @@ def _comparisons(complete: Sequence[Found], say: Say) -> tuple[list[Comparison],
     """Compare corpus by corpus; a refusal is an answer too."""
     compared: list[Comparison] = []
     answers: list[Answer] = []
-    for corpus, members in by_data(complete).items():
+    groups = by_data(complete)
+    for corpus, members in groups.items():
         if len(methods_of(members)) < 2:
             word = say("listing_alone")
             answers.append(Answer(corpus, "undecided", word, ", ".join(str(r.spec.label) for _, r in members)))
@@ -78,7 +80,8 @@ def _comparisons(complete: Sequence[Found], say: Say) -> tuple[list[Comparison],
             answers.append(Answer(corpus, "undecided", say("listing_refused"), why))
             continue
         compared.append(comparison)
-        answers += [answer(comparison, row, say) for row in comparison.rows if row.verdict]
+        found = [answer(comparison, row, say) for row in comparison.rows if row.verdict]
+        answers += [replace(one, subject=f"{corpus}, {one.subject}") for one in found] if len(groups) > 1 else found
     return compared, answers
 
 

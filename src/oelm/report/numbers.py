@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from oelm.analysis.evidence import Cell
 from oelm.analysis.measure import Judgement, Measure
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference, Interval, percent
@@ -106,6 +107,11 @@ def shown_probability(value: float | None, say: Say) -> str:
 def shown_setting(value: Any) -> str:
     """Write a tuned value."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def shown_place(cell: Cell) -> str:
+    """Write a place on the axes of a study; nothing where it has none."""
+    return ", ".join(f"{axis} = {value}" for axis, value in cell)
 
 
 def shown_bytes(count: int | None, say: Say) -> str:

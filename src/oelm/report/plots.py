@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oelm.analysis.statistics import Interval, percent
 from oelm.analysis.tuning import Sensitivity
 from oelm.record.attention import AttentionRecord
 from oelm.report.figures import COLOURS, INK, look, name_the_lines
+from oelm.report.numbers import shown_place
 from oelm.report.wording import Say
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ TONES = {"met": "#009E73", "not met": "#D55E00", "undecided": "#8a7000"}
 """A verdict has a colour and a shape, so that print keeps it."""
 
 
+Heads = tuple[str, int, Sequence[Sequence[float]]]
+"""An arm, its place in the study, and a number for each of its heads: [layer][head]."""
+
+
 @dataclass(frozen=True)
 class Dot:
     """A difference with its interval, on the scale of the axis."""
@@ -35,6 +41,8 @@ class Dot:
     low: float
     high: float
     tone: str
+    group: str = ""
+    """What it shares with its neighbours, written once above them."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +66,30 @@ class Bar:
 
 def forest(dots: Sequence[Dot], margin: float | None, axis: str, say: Say) -> Figure:
     """Draw differences as dots with their intervals, a line each."""
-    figure, axes = _figure(1.1 + 0.34 * len(dots))
-    for place, dot in enumerate(dots):
-        colour = TONES.get(dot.tone, INK)
-        axes.plot([dot.low, dot.high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt")
-        axes.plot([dot.mean], [place], MARKERS.get(dot.tone, "o"), color=colour, markersize=6.5)
+    lines = list(_grouped(dots))
+    figure, axes = _figure(1.1 + 0.34 * len(lines))
+    for place, (_, dot) in enumerate(lines):
+        if dot:
+            colour = TONES.get(dot.tone, INK)
+            axes.plot([dot.low, dot.high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt")
+            axes.plot([dot.mean], [place], MARKERS.get(dot.tone, "o"), color=colour, markersize=6.5)
     axes.axvline(0, color=INK, linewidth=0.9)
     if margin is not None:
         axes.axvline(margin, color=INK, linewidth=1.1, dashes=(4, 3), label=say("forest_margin"))
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
-    axes.set_yticks(range(len(dots)), [dot.label for dot in dots])
-    axes.set_ylim(len(dots) - 0.4, -0.6)
-    axes.set_xlabel(axis)
+    _name_rows(axes, [label for label, _ in lines])
+    for text, (_, dot) in zip(axes.get_yticklabels(), lines, strict=True):
+        text.set_fontweight("normal" if dot else "bold")
+    _name_costs(axes, axis)
     return figure
+
+
+def _grouped(dots: Sequence[Dot]) -> Iterator[tuple[str, Dot | None]]:
+    """Yield the lines of a forest: a heading before each group that has a name, and the dots."""
+    for group, members in itertools.groupby(dots, key=lambda dot: dot.group):
+        if group:
+            yield group, None
+        yield from ((dot.label, dot) for dot in members)
 
 
 def ranking(ranks: Sequence[Rank], margin: float, axis: str, say: Say) -> Figure:
@@ -91,10 +110,9 @@ def ranking(ranks: Sequence[Rank], margin: float, axis: str, say: Say) -> Figure
     axes.axvline(0, color=INK, linewidth=0.9)
     axes.axvline(margin, color=INK, linewidth=1.1, dashes=(4, 3), label=say("forest_margin"))
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1)
-    axes.set_yticks(range(len(ranks)), [rank.label for rank in ranks], fontsize=9)
-    axes.set_ylim(len(ranks) - 0.4, -0.6)
+    _name_rows(axes, [rank.label for rank in ranks], fontsize=9)
     axes.set_xlim(right=1.03 * edge)
-    axes.set_xlabel(axis)
+    _name_costs(axes, axis)
     return figure
 
 
@@ -122,9 +140,8 @@ def waterfall(bars: Sequence[Bar], axis: str, *, relative: bool) -> Figure:
             axes.plot([scaled(end)] * 2, [place, place + 1], color=INK, linewidth=0.7, alpha=0.6)
         start = end
     axes.axvline(0, color=INK, linewidth=0.9)
-    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlabel(axis)
+    _name_rows(axes, [bar.label for bar in bars])
+    _name_costs(axes, axis)
     return figure
 
 
@@ -148,9 +165,8 @@ def tuning_curves(found: Sequence[Sensitivity], order: Sequence[str], say: Say) 
         axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=9)
         axes.minorticks_off()
         _manners(axes)
-        title = ", ".join(f"{axis} = {value}" for axis, value in cell)
-        if title:
-            axes.set_title(title, fontsize=10, loc="left")
+        if cell:
+            axes.set_title(shown_place(cell), fontsize=10, loc="left")
     name_the_lines(figure)
     return figure
 
@@ -168,24 +184,37 @@ def _tuning_curve(axes: Axes, item: Sensitivity, place: int, top: float) -> None
             axes.plot([point.value], [point.mean], "o", markersize=11, markerfacecolor="none", markeredgecolor=colour)
 
 
-def heads(found: Sequence[tuple[str, int, Sequence[Sequence[float]]]], say: Say) -> Figure:
-    """Draw the entropy of every head by layer: (arm, its place, [layer][head])."""
-    figure, axes = _figure(3.3)
-    depth = max(len(layers) for _, _, layers in found)
-    for number, (name, place, layers) in enumerate(found):
-        colour, style = look(place)
-        shift = (number - (len(found) - 1) / 2) * 0.6 / max(len(found), 1)
-        points = [(layer + shift, value) for layer, values in enumerate(layers) for value in values]
-        axes.plot(*zip(*points, strict=True), "o", color=colour, markersize=3, alpha=0.65, linestyle="none")
-        means = [(layer + shift, statistics.fmean(values)) for layer, values in enumerate(layers) if values]
-        label = f" {name}" if name.startswith("_") else name
-        axes.plot(*zip(*means, strict=True), color=colour, linestyle=style, linewidth=1.6, label=label)
-    axes.set_xticks(range(depth))
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(say("heads_layer"))
-    axes.set_ylabel(say("heads_axis"))
+def heads(panels: Sequence[tuple[str, Sequence[Heads]]], say: Say) -> Figure:
+    """Draw the entropy of every head by layer, a panel with its title per place on the axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 3.3 * len(panels)), layout="constrained")
+    grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True, sharey=True)
+    for axes, (title, found) in zip(grid.flat, panels, strict=True):
+        for number, (name, place, layers) in enumerate(found):
+            shift = (number - (len(found) - 1) / 2) * 0.6 / max(len(found), 1)
+            _heads_of_an_arm(axes, name, look(place), layers, shift)
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_ylabel(say("heads_axis"))
+        _manners(axes)
+    depth = max(len(layers) for _, found in panels for _, _, layers in found)
+    last: Axes = grid[-1, 0]
+    last.set_xticks(range(depth))
+    last.set_ylim(bottom=0)
+    last.set_xlabel(say("heads_layer"))
     name_the_lines(figure)
     return figure
+
+
+def _heads_of_an_arm(
+    axes: Axes, name: str, look_of_it: tuple[str, Any], layers: Sequence[Sequence[float]], shift: float
+) -> None:
+    colour, style = look_of_it
+    points = [(layer + shift, value) for layer, values in enumerate(layers) for value in values]
+    axes.plot(*zip(*points, strict=True), "o", color=colour, markersize=3, alpha=0.65, linestyle="none")
+    means = [(layer + shift, statistics.fmean(values)) for layer, values in enumerate(layers) if values]
+    label = f" {name}" if name.startswith("_") else name
+    axes.plot(*zip(*means, strict=True), color=colour, linestyle=style, linewidth=1.6, label=label)
 
 
 def heads_over_training(ways: Sequence[tuple[str, Sequence[AttentionRecord]]], say: Say) -> Figure:
@@ -228,6 +257,17 @@ def _figure(height: float) -> tuple[Figure, Axes]:
     axes = figure.subplots()
     _manners(axes)
     return figure, axes
+
+
+def _name_rows(axes: Axes, labels: Sequence[str], fontsize: float = 10) -> None:
+    """Name what stands in each line, the first on top."""
+    axes.set_yticks(range(len(labels)), labels, fontsize=fontsize)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+
+
+def _name_costs(axes: Axes, label: str) -> None:
+    """Name the scale; it may reach below the names of the lines, for centred it is cut off where these are long."""
+    axes.set_xlabel(label, loc="right")
 
 
 def _manners(axes: Axes) -> None:

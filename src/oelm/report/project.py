@@ -7,6 +7,7 @@ from pathlib import Path
 
 from oelm.analysis.compare import Found
 from oelm.record.attention import ATTENTION
+from oelm.record.imported import UNKNOWN
 from oelm.record.keep import LIGHT
 from oelm.record.losses import TEST_LOSSES
 from oelm.record.stages import CHOICE
@@ -44,7 +45,8 @@ def timeline_section(studies: Sequence[tuple[Path, AnyStudy]], found: Sequence[F
     entries = []
     for folder, study in studies:
         own = [record for path, record in found if path.is_relative_to(folder)]
-        days = sorted(moment[:10] for record in own for moment in (record.started, record.finished) if moment)
+        moments = [moment for record in own for moment in (record.started, record.finished)]
+        days = sorted(moment[:10] for moment in moments if moment not in (None, UNKNOWN))
         if days:
             text = say("timeline_study", first=days[0], last=days[-1], runs=len(own))
             entries.append((days[0], Remark(study.name, text)))

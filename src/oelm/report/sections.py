@@ -20,7 +20,7 @@ from oelm.record.store import SAMPLES
 from oelm.report.certificates import link, named
 from oelm.report.document import Column, Figure, Fold, Line, Remark, Section, Table
 from oelm.report.figures import Painter, Panel, convergence, curve, drawn
-from oelm.report.numbers import ONE_SEED, shown_figure, shown_setting, shown_share, without_minus_zero
+from oelm.report.numbers import ONE_SEED, shown_figure, shown_place, shown_setting, shown_share, without_minus_zero
 from oelm.report.plots import Bar, Dot, Rank, forest, heads, heads_over_training, ranking, tuning_curves, waterfall
 from oelm.report.tables import ablation_table, convergence_table, cost_table, statistics_table, tuning_table
 from oelm.report.wording import Language, Say, wording
@@ -49,8 +49,8 @@ def forest_section(comparison: Comparison, lang: Language) -> Iterator[Section]:
     say, measure = wording(lang), comparison.measure
     scaled = measure.scaled
     dots = [
-        Dot(named(row.arm, row.cell), scaled(row.difference.mean), scaled(row.difference.interval.low),
-            scaled(row.difference.interval.high), row.verdict or "undecided")
+        Dot(row.arm, scaled(row.difference.mean), scaled(row.difference.interval.low),
+            scaled(row.difference.interval.high), row.verdict or "undecided", shown_place(row.cell))
         for row in rows if row.difference and row.difference.interval
     ]  # fmt: skip
     caption = say("forest_caption", reference=comparison.study.reference)
@@ -105,8 +105,7 @@ def convergence_section(comparison: Comparison, curves: dict[tuple[str, Cell], C
         lines = [curve(row.arm, order.index(row.arm), list(curves[row.arm, cell].values())) for row in rows]
         present = tuple(line for line in lines if line)
         if present:
-            title = ", ".join(f"{axis} = {value}" for axis, value in cell)
-            panels.append(Panel(title, present, _validation_floor(rows)))
+            panels.append(Panel(shown_place(cell), present, _validation_floor(rows)))
     if not panels:
         return Section("plot", say("heading_plot"), (say("plot_missing"),))
     picture = figure("convergence", lambda voice: convergence(panels, voice), say("plot_caption"), lang)
@@ -127,7 +126,7 @@ def tuning_section(comparison: Comparison, out: Path, lang: Language) -> Iterato
     order = places(comparison)
     picture = None
     numeric = all(isinstance(point.value, int | float) for item in found for point in item.points)
-    if all(len(item.points) == 1 for item in found):
+    if all(len(item.points) == 1 for item in found) and all(len(grid) == 1 for grid in comparison.study.tuned.values()):
         picture = _ranking(comparison, found, lang)
     elif numeric and any(point.scores for item in found for point in item.points):
         picture = figure("tuning", lambda voice: tuning_curves(found, order, voice), say("tuning_caption"), lang)
@@ -167,7 +166,13 @@ def heads_sections(comparison: Comparison, complaints: list[str], lang: Language
     ]
     if not found:
         return []
-    ends = [(named(row.arm, row.cell), order.index(row.arm), seen[-1].entropy) for row, seen in found]
+    ends = [
+        (
+            shown_place(cell),
+            [(row.arm, order.index(row.arm), seen[-1].entropy) for row, seen in found if row.cell == cell],
+        )
+        for cell in dict.fromkeys(row.cell for row, _ in found)
+    ]
     picture = figure("heads", lambda voice: heads(ends, voice), say("heads_caption"), lang)
     sections = [Section("heads", say("heading_heads"), figure=picture)]
     for number, cell in enumerate(comparison.cells, 1):

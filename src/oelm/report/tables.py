@@ -275,3 +275,11 @@ def _cost_cells(row: Row, saving: Saving | None, say: Say) -> Iterable[str]:
 def floors(comparison: Comparison, say: Say) -> list[str]:
     """Return the perplexities that no model can beat, as written."""
     return list(dict.fromkeys(shown_perplexity(row.floor, say) for row in comparison.rows if row.floor))
+
+
+def guesses(comparison: Comparison, say: Say) -> list[str]:
+    """Return, as written, the shares of right answers that need no finding, where records tell them."""
+    data = (item.record.data for row in comparison.rows for item in row.evidence)
+    return list(
+        dict.fromkeys(f"{found.corpus} {shown_share(found.guess, say)}" for found in data if found and found.guess)
+    )

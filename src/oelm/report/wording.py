@@ -129,6 +129,14 @@ SENTENCES: dict[str, tuple[str, str]] = {
             "达到。"
         ),
     ),
+    "heading_guess": ("What does guessing get?", "猜测能得多少？"),
+    "guess_note": (
+        (
+            "Right answers of a model that finds nothing and answers as well as it can without: {guessed}. Whoever is "
+            "not clearly above that has not learned the task."
+        ),
+        "什么也没有找到、只凭已知信息尽量作答的模型的正确率：{guessed}。没有明显高于它的，就没有学会这个任务。",
+    ),
     # The plot
     "heading_plot": ("How they got there", "收敛过程"),
     "plot_step": ("step", "训练步数"),

@@ -218,6 +218,7 @@ def test_a_report_is_opened_with_its_links_and_may_run_nothing(
     one = next(root.glob("baseline*"))
     record = client.get(f"/files/tiny/report/../{one.name}/{RECORD}")  # as the report links to it
     assert record.json()["fingerprint"] == read_record(one).fingerprint
+    assert client.get("/files/tiny/report/%00.html").status_code == 404
 
 
 def test_only_files_of_known_names_are_served(client: TestClient, study: Study, write_run: Any) -> None:

@@ -133,7 +133,7 @@ class ResultsPage:
             raise HTTPException(404, "There is no such file of a run or a report.")
         try:
             file = self.folder.open(path)
-        except (OSError, BadRecord) as error:
+        except (OSError, ValueError, BadRecord) as error:  # ValueError: a name that no file can have
             raise HTTPException(404, f"{name} cannot be read: {error}") from error
         with file:
             data = file.read()

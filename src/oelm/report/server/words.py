@@ -145,7 +145,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "samples": ("What it writes", "生成样本"),
     "attention": ("What its heads look at", "注意力头关注什么"),
     "entropy": ("entropy (nats)", "熵（nat）"),
-    "distance": ("distance (tokens back)", "距离（向前词元数）"),
+    "distance": ("distance (tokens back)", "距离（回溯词元数）"),
     "attention_note": (
         "One cell per head: rows are layers, the first at the top. Little entropy: the head looks at few tokens.",
         "每格一个注意力头：行为层，第一层在最上。熵小：该头只关注少数词元。",
