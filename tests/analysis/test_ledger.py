@@ -206,6 +206,17 @@ def test_no_gain_on_gpt_is_what_the_clocks_say(study: Study, make_record: Any, f
     assert entry("no-gain-on-gpt", found).verdict == verdict
 
 
+def test_more_time_than_freezing_can_save_decides_nothing(study: Study, bert: Study, make_record: Any) -> None:
+    cost = CostRecord(
+        forward_flops={"q": 100}, backward_flops={"q": 200}, removed_flops=0, weight_bytes=400, optimizer_bytes=800
+    )
+    gpt = compared(study, make_record, {"baseline": 0.0, "oelm-freeze": 0.1}, faster=0.3, cost=cost)
+    arms = {"baseline": 0.0, "oelm-from-current": 0.01}
+    encoder = compared(bert, make_record, arms, accuracy=0.9, faster=0.57, cost=cost)
+    assert entry("no-gain-on-gpt", gpt).verdict == "undecided"
+    assert entry("57-percent-faster-on-bert", encoder).verdict == "undecided"
+
+
 @pytest.mark.parametrize(
     ("saved", "verdict"),
     [

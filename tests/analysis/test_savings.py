@@ -53,6 +53,19 @@ def test_the_time_of_a_step_is_that_of_the_steps_that_were_timed(study: Study, m
     assert found.time == 0.0
 
 
+def test_runs_of_two_machines_make_no_pair(study: Study, make_record: Any) -> None:
+    here = make_record(study.runs()[0]).environment
+    there = here.model_copy(update={"platform": "another kernel"})
+    records = []
+    for number, run in enumerate(study.runs()):
+        moved = run.arm != "baseline" and run.seed == 0
+        spent = 10 if moved else 95 if run.arm != "baseline" else 100
+        fields = {"seconds": seconds(spent), "environment": there if moved else here}
+        records.append((Path(str(number)), make_record(run, **fields)))
+    (found,) = savings(compare(study, records))
+    assert found.time == pytest.approx(0.05)
+
+
 def test_more_time_than_the_flops_removed_is_not_explained_by_the_method(study: Study, make_record: Any) -> None:
     assert saved(study, make_record, 0.57).unexplained
 

@@ -70,6 +70,16 @@ def test_the_processor_is_named_as_the_kernel_names_it(tmp_path: Path) -> None:
     assert cpu_model(tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [("fpu sse avx2 avx512f", "Fast (AVX-512)"), ("fpu avx avx2", "Fast (AVX2)"), ("fpu avx", "Fast")],
+)
+def test_processors_of_one_name_are_told_apart_by_their_vectors(tmp_path: Path, flags: str, name: str) -> None:
+    core = f"model name\t: Fast\nflags\t\t: {flags}\n"
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{core}\nprocessor\t: 1\n{core}")
+    assert cpu_model(tmp_path / "cpuinfo") == name
+
+
 def test_the_commit_is_gits(checkout: Path) -> None:
     assert commit_of(checkout) == git(checkout, "rev-parse", "HEAD")
 

@@ -259,6 +259,6 @@ def _mixed(evidence: Iterable[Evidence]) -> dict[str, tuple[str, ...]]:
     found = [item.record.environment for item in evidence]
     values = {
         field: tuple(sorted({str(getattr(environment, field)) for environment in found}))
-        for field in ("device", "cores", "torch")
+        for field in ("device", "cores", "platform", "torch")
     }
     return {field: different for field, different in values.items() if len(different) > 1}

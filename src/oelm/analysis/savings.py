@@ -36,12 +36,12 @@ class Saving:
     optimizer: float | None
     """Of the optimiser's bytes."""
     memory: float | None
-    """Of the peak of memory, as measured, the mean over shared seeds."""
+    """Of the peak of memory, as measured, the mean over seeds that both ran on one machine."""
     memory_interval: Interval | None
     flops: float | None
     """Of a training step's FLOPs."""
     time: float | None
-    """Of the training seconds per step, as the runs had them, the mean over shared seeds."""
+    """Of the training seconds per step, as the runs had them, the mean over seeds that both ran on one machine."""
     time_interval: Interval | None
 
     @property
@@ -113,10 +113,19 @@ def _total(cost: CostRecord) -> int:
 
 
 def _paired(row: Row, reference: Row, measured: Callable[[Evidence], float | None]) -> list[float]:
-    """Return the share saved, one for each shared seed of which both records say."""
-    own, other = ({item.spec.seed: measured(item) for item in side.evidence} for side in (row, reference))
-    pairs = [(own[seed], other[seed]) for seed in own if seed in other]
-    return [1 - mine / theirs for mine, theirs in pairs if mine and theirs]
+    """Return the share saved, one for each shared seed of which both records say.
+
+    A loss is the same wherever it was measured; seconds and bytes are not, so runs of two machines make no pair.
+    """
+    own, other = ({item.spec.seed: item for item in side.evidence} for side in (row, reference))
+    pairs = [(own[seed], other[seed]) for seed in own if seed in other and _machine(own[seed]) == _machine(other[seed])]
+    measures = [(measured(mine), measured(theirs)) for mine, theirs in pairs]
+    return [1 - mine / theirs for mine, theirs in measures if mine and theirs]
+
+
+def _machine(item: Evidence) -> tuple[str | int, ...]:
+    found = item.record.environment
+    return found.device, found.cores, found.platform, found.python, found.torch
 
 
 def _peak(item: Evidence) -> float | None:

@@ -19,6 +19,8 @@ from oelm.record.schema import EnvironmentRecord
 STATUS_SECONDS = 5.0
 """How long git may look for changes; a busy machine takes a while. After that `dirty` is None: not known."""
 
+_VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
+
 
 def environment(device: str, torch_version: str, command: str | None = None) -> EnvironmentRecord:
     """Describe this process. `device` is "cpu" (its model is looked up) or the name of the accelerator."""
@@ -62,15 +64,18 @@ def _near(word: str, directory: Path | None) -> str:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's model as the kernel names it, else its architecture."""
+    """Return the processor's model as the kernel names it, with its widest vectors, else its architecture.
+
+    One name may stand for several generations, and sums are rounded as wide as the vectors are.
+    """
     try:
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name" and value.strip():
-                return value.strip()
+        lines = [line.partition(":") for line in cpuinfo.read_text(errors="replace").splitlines()]
     except OSError:
-        pass
-    return platform.machine() or "cpu"
+        lines = []
+    told = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    model = told.get("model name") or platform.machine() or "cpu"
+    flags = told.get("flags", "").split()
+    return next((f"{model} ({vectors})" for flag, vectors in _VECTORS.items() if flag in flags), model)
 
 
 def source_tree() -> Path | None:

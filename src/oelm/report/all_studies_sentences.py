@@ -24,15 +24,17 @@ ALL_STUDIES: dict[str, tuple[str, str]] = {
             "attention by 10 %, or guessing. Orthogonal beats random: the interval of the step from the matched "
             "Gaussian lies on one side of nothing. 10-15 %: the interval lies within, or outside. Grows: intervals on "
             "parts of one text, one five times the other, lie apart. 57 %: the interval of time saved lies on one "
-            "side of 50 %. No gain: on one side of 5 %. Fewer epochs: at most 0.85 of the steps; at least as many, or "
-            "surely a higher loss at the end. On pretrained encoders freezing is judged against Q and K that were "
-            "made orthogonal as well, and train. Memory: one side of 4 % of the peak, where the model is most of it."
+            "side of 50 %. No gain: on one side of 5 %. More time saved than freezing can explain decides neither. "
+            "Fewer epochs: at most 0.85 of the steps; at least as many, or surely a higher loss at the end. On "
+            "pretrained encoders freezing is judged against Q and K that were made orthogonal as well, and train. "
+            "Memory: one side of 4 % of the peak, where the model is most of it."
         ),
         (
             "判定由现有记录按规则得出；没有研究检验过的主张标为“尚未检验”。关于质量，只有各组均经调参、且不加修补的基线比均匀"
             "注意力好 10% 以上（或优于猜测）的研究才作判定。正交优于随机：从同尺度高斯到正交一步的区间在零的一侧。"
             "10-15%：区间在其内或其外。随语料增大：同一文本、相差五倍以上的两部分的区间不相交。57%：节省时间的区间在"
-            " 50% 的一侧。没有加速：区间在 5% 的一侧。更少轮数：步数至多 0.85 倍；或不少于对照，或最终损失确定更高。"
+            " 50% 的一侧。没有加速：区间在 5% 的一侧。节省的时间若超过冻结所能解释的范围，则两者均不作判定。"
+            "更少轮数：步数至多 0.85 倍；或不少于对照，或最终损失确定更高。"
             "预训练编码器上，冻结与同样正交化但继续训练的 Q、K 相比。内存："
             "在模型占峰值大部分时，区间在 4% 的一侧。"
         ),

@@ -237,13 +237,13 @@ EVIDENCE: dict[str, tuple[str, str]] = {
         (
             "Of Q/K trained: what is trained of Q and K at any time, repairs included, as a share of the reference's Q "
             "and K. FLOPs removed are of a training step of the reference, as the run begins. Time "
-            "saved is of the training seconds per step, paired by seed, as the runs had them: no benchmark, others may "
-            "have shared the machine. `oelm bench methods` measures it fairly."
+            "saved is of the training seconds per step, paired by seed where both ran on one machine, as the runs had "
+            "them: no benchmark, others may have shared it. `oelm bench methods` measures it fairly."
         ),
         (
             "Q/K 训练占比：训练过的 Q、K 参数（含修补参数）占参照 Q、K 参数之比。"
-            "减少的计算量指相对参照的一个训练步（按运行开始时计）。节省时间为每步训练秒数按种子配对所得，为运行时的实测"
-            "值，机器可能被共用，不是基准测试；公平的测量请用 `oelm bench methods`。"
+            "减少的计算量指相对参照的一个训练步（按运行开始时计）。节省时间为每步训练秒数按种子配对所得（仅限在同一"
+            "机器上的运行），为运行时的实测值，机器可能被共用，不是基准测试；公平的测量请用 `oelm bench methods`。"
         ),
     ),
     "unexplained": (
