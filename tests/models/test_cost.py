@@ -125,6 +125,19 @@ def test_the_count_of_our_gpt_equals_torchs_own(method, dropout, monkeypatch, pl
     assert training_cost(model, 2, 16).total_flops == counted(lambda: model(ids, ids))
 
 
+def test_a_gpt_with_labels_reads_one_token_and_has_no_vocabulary_to_choose_from():
+    spec = NANO.model_copy(update={"labels": 3})
+    cost = training_cost(with_method(spec, "oelm-freeze"), 2, 16)
+    forward = closed_form_of_gpt(spec, 2, 16) | {"head": 2 * 2 * spec.model_dim * 3}
+    assert_is_closed_form(cost, forward, frozen=("q", "k"))
+
+
+def test_an_answer_that_is_written_costs_what_is_written():
+    model = with_method(spec_of("t5-small", None), "oelm-freeze")
+    feed = {"input_ids": torch.ones(1, 16, dtype=torch.long), "decoder_input_ids": torch.ones(1, 3, dtype=torch.long)}
+    assert training_cost(model, 1, 16, 3).total_flops == counted(model(**feed).logits.sum)
+
+
 @pytest.mark.parametrize(
     ("name", "labels"),
     [

@@ -97,7 +97,7 @@ class Classifier(nn.Module):
     def logits(self, ids_BT: Tensor, mask_BT: Tensor, kinds_BT: Tensor) -> Tensor:
         """Return the logits of the labels."""
         if isinstance(self.model, GPT):
-            return self.model.classify(ids_BT, mask_BT.sum(1))
+            return self.model(ids_BT, lengths_B=mask_BT.sum(1))  # type: ignore[no-any-return]
         if self._other_pad is not None:
             ids_BT = ids_BT.masked_fill(mask_BT == 0, self._other_pad)
         kinds = {"token_type_ids": kinds_BT} if self._takes_kinds else {}

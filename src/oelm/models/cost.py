@@ -63,16 +63,18 @@ class Cost:
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
 
 
-def training_cost(model: nn.Module, batch_size: int, length: int) -> Cost:
+def training_cost(model: nn.Module, batch_size: int, length: int, written: int | None = None) -> Cost:
     """Count one step on `batch_size` sequences of `length` tokens (images have a size of their own).
+
+    An encoder-decoder writes as many tokens as it reads, unless it is told how many are `written`.
 
     Raises:
         BadShape: our GPT's context is shorter.
         NotCarriedOut: the model is neither our GPT nor of `transformers`, or does not take such a batch.
 
     """
-    now = _traced(model, batch_size, length)
-    whole = _traced(_as_built(model), batch_size, length)
+    inputs = _inputs(model, batch_size, length, written or length)
+    now, whole = (_traced(each, inputs) for each in (model, _as_built(model)))
     before, after = (sum(each.forward.values()) + sum(each.backward.values()) for each in (whole, now))
     sizes = [
         (parameter.numel() * parameter.element_size(), parameter.requires_grad) for parameter in model.parameters()
@@ -95,14 +97,14 @@ def _as_built(model: nn.Module) -> nn.Module:
         return type(model)(copy.deepcopy(cast("Any", model).config))
 
 
-def _traced(model: nn.Module, batch_size: int, length: int) -> Trace:
-    inputs = _inputs(model, batch_size, length)
+def _traced(model: nn.Module, inputs: dict[str, Tensor]) -> Trace:
     try:
         with _some_padding(model):
             return trace_step(model, inputs)
     except (RuntimeError, ValueError, IndexError) as error:  # whatever foreign code says of a shape it does not take
+        shape = " x ".join(map(str, next(iter(inputs.values())).shape))
         raise NotCarriedOut(
-            f"the cost of a step on {batch_size} x {length} was asked for, but this {type(model).__name__} does not "
+            f"the cost of a step on {shape} was asked for, but this {type(model).__name__} does not "
             "take such a batch, or looks at values that a count from shapes does not have "
             f"({str(error).splitlines()[0]}). Try a length within its positions, or the model with its own head."
         ) from error
@@ -122,12 +124,15 @@ def _some_padding(model: nn.Module) -> Iterator[None]:
         config.pad_token_id = None
 
 
-def _inputs(model: nn.Module, batch_size: int, length: int) -> dict[str, Tensor]:
+def _inputs(model: nn.Module, batch_size: int, length: int, written: int) -> dict[str, Tensor]:
     """Return a batch without values, by the names of the model's arguments."""
-    ids = torch.empty(batch_size, length, dtype=torch.long, device="meta")
+    ids, answers, lengths = (
+        torch.empty(shape, dtype=torch.long, device="meta")
+        for shape in ((batch_size, length), (batch_size, written), (batch_size,))
+    )
     if isinstance(model, GPT):
         # Without targets: the loss computes its gradient on the way forward, where forward and backward mix.
-        return {"ids_BT": ids}
+        return {"ids_BT": ids} | ({"lengths_B": lengths} if model.classifier is not None else {})
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "save_pretrained"):
         raise NotCarriedOut(
@@ -138,4 +143,4 @@ def _inputs(model: nn.Module, batch_size: int, length: int) -> dict[str, Tensor]
         shape = (batch_size, config.num_channels, config.image_size, config.image_size)
         return {"pixel_values": torch.empty(shape, device="meta")}
     texts = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    return texts | ({"decoder_input_ids": ids} if config.is_encoder_decoder else {})
+    return texts | ({"decoder_input_ids": answers} if config.is_encoder_decoder else {})

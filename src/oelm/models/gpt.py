@@ -205,14 +205,19 @@ class GPT(nn.Module):
             else:
                 parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
 
-    def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        """Return the mean loss against `targets`, or the logits where there are none."""
+    def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, *, lengths_B: Tensor | None = None) -> Tensor:
+        """Return the mean loss against `targets`, or logits where there are none.
+
+        With the lengths of the texts these are of their labels, else of every next token.
+        """
+        if lengths_B is not None:
+            return self._classify(ids_BT, lengths_B)
         hidden_BTD = self.hidden(ids_BT)
         if targets_BT is None:
             return hidden_BTD @ self.token_embedding.weight.T
         return chunked_cross_entropy(hidden_BTD, self.token_embedding.weight, targets_BT)
 
-    def classify(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+    def _classify(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """Return the logits of the labels. Texts are padded at their end, where causal attention does not look."""
         if self.classifier is None:
             raise InvalidSpec("this GPT has no classification head; build it with model.labels.")

@@ -115,6 +115,11 @@ class ClassificationTask:
         """Tokens of a row on the average; all of `max_length` where everything is padded to it."""
         return self.batches.length or round(float(self.examples.splits["train"].lengths.mean()))
 
+    @property
+    def written(self) -> int | None:
+        """Tokens of the longest answer, to which all are padded; None where labels are chosen."""
+        return max(map(len, self.answers)) if self.answers else None
+
     def data_record(self) -> DataRecord:
         """State the corpus, and what was left out of it."""
         return DataRecord(

@@ -125,6 +125,9 @@ class LanguageTask:
         """Tokens of a sequence."""
         return self.context
 
+    written = None
+    """No answer stands beside the text: what is read is what is predicted."""
+
     def data_record(self) -> DataRecord:
         """State the corpus."""
         return DataRecord(

@@ -58,6 +58,8 @@ TRAINING_ROWS = {"sst2": 67_349, "mnli": 392_702, "xnli": 392_702, "ag_news": 12
 """Rows of the public training splits, for plans of runs whose data are not at hand."""
 ROW_TOKENS = {"sst2": 14, "xnli": 38, "mnli": 38}
 """Tokens of a training row on the average, as counted here (MNLI as XNLI, whose pairs are of its kind)."""
+ANSWER_TOKENS = 3
+"""Of the name of a label, written: a word or two, and its end."""
 FEWEST_LABELS = 2
 """Of data whose labels nobody has counted: a head is small, but a model without one is another model."""
 
@@ -120,7 +122,7 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
     for entry in board.entries:
         shape, method = _shape(entry.run), entry.run.method
         parts = [part.model_dump(mode="json") for part in (shape.spec, method)]
-        key = digest([*parts, shape.vocab_size, _length(entry.run), entry.run.train.batch_size])
+        key = digest([*parts, shape.vocab_size, _length(entry.run), _written(entry.run), entry.run.train.batch_size])
         if key not in costs:
             progress(f"counting {entry.name}")
             costs[key] = counted(entry.run)
@@ -142,7 +144,7 @@ def counted(run: RunSpec) -> tuple[surgery.Audit, Cost]:
     """Return what a run's model consists of under its method, and what a step of it costs."""
     model = _shape(run).build()
     audit = surgery.apply(model, run.method, seed=run.seed)
-    return audit, training_cost(model.train(), run.train.batch_size, _length(run))
+    return audit, training_cost(model.train(), run.train.batch_size, _length(run), _written(run))
 
 
 def probed(run: RunSpec) -> float:
@@ -225,3 +227,7 @@ def _length(run: RunSpec) -> int:
         typical = run.data.max_length if run.data.padding == "max_length" else ROW_TOKENS.get(run.data.corpus)
         return min(run.data.max_length, typical or run.data.max_length)
     return run.model.context if isinstance(run.model, GPTSpec) else 128
+
+
+def _written(run: RunSpec) -> int | None:
+    return ANSWER_TOKENS if isinstance(run.data, ExamplesSpec) and run.data.answers == "text" else None

@@ -163,7 +163,7 @@ def _carry_out(
 
 def _cost(model: nn.Module, run: RunSpec, task: AnyTask) -> Cost | None:
     try:
-        return training_cost(model, run.train.batch_size, task.length)
+        return training_cost(model, run.train.batch_size, task.length, task.written)
     except NotCarriedOut:  # a model whose step cannot be counted from shapes trains all the same
         return None
 
