@@ -7,6 +7,8 @@
     oelm run studies/gap.py --scale cheaper-speeches   1 core-hour: would less do?
     oelm run studies/gap.py --scale nearer-imdb        1 core-hour: what comes within 1 % of it on the reviews?
     oelm run studies/gap.py --scale one-percent-imdb   2 core-hours: the same of larger residuals, with six seeds
+    oelm run studies/gap.py --scale bias-speeches      2 core-hours: is it the bias alone, and is there a frame in it?
+    oelm run studies/gap.py --scale bias-imdb          the same on film reviews
     oelm run studies/gap.py                     the same at the published size, on GPUs
 
 Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
@@ -37,10 +39,12 @@ def small_heads(name: str, heads: int = 8) -> Arm:
     return Arm(name=f"{name}-h{heads}", method=named_method(name), model={"num_heads": heads})
 
 
-def thin(part: int) -> Arm:
-    """Return trained Q and K of a fraction of the width."""
+def thin(part: int, repair: str = "") -> Arm:
+    """Return trained Q and K of a fraction of the width, with the repair of another arm or none."""
     return Arm(
-        name=f"thin-{part}", method=MethodSpec(), model={"qk_head_size": SMALL.model_dim // SMALL.num_heads // part}
+        name=f"thin-{part}{repair}",
+        method=named_method(f"baseline{repair}"),
+        model={"qk_head_size": SMALL.model_dim // SMALL.num_heads // part},
     )
 
 
@@ -129,6 +133,16 @@ NEARER = ("oelm-partial:0+bias+mix",)
 ONE_PERCENT = ("oelm+low-rank=6+bias+mix", "oelm+low-rank=12+bias+mix")
 """Asked after that: twice the residual of the best candidate, and the one that trains as much as a layer would."""
 
+BIAS = (
+    "oelm-bias",
+    "oelm+bias+mix",
+    "oelm-random+bias+mix",
+    "baseline+bias+mix",
+    thin(12, "+bias+mix"),
+)
+"""What the cheapest candidate consists of: less of it, the same on a frame that is as good as none, on trained Q and K,
+and on thin ones, which without the bias have hardly a way to tell positions apart."""
+
 
 def final(
     name: str,
@@ -175,5 +189,7 @@ scales = {
     "one-percent-imdb": final(
         "gap-one-percent-imdb", REVIEWS, ("baseline", *ONE_PERCENT), ONE_PERCENT, seeds=tuple(range(6))
     ),
+    "bias-speeches": final("gap-bias-speeches", SPEECHES, ("baseline", *BIAS), BIAS[:3]),
+    "bias-imdb": final("gap-bias-imdb", REVIEWS, ("baseline", *BIAS), BIAS[:3]),
     "medium-512": study,
 }
