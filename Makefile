@@ -21,7 +21,9 @@ test-slurm: $(READY)
 	$(BIN)/pytest -m slurm
 
 # Every report of docs/results again from its study and records, in both languages; git shows that nothing changed.
+# Without a Chinese font the pictures of the Chinese ones would lose their labels.
 reports: $(READY)
+	$(BIN)/python -c 'import sys; from oelm.report.figures import chinese_fonts; sys.exit(not chinese_fonts() and "no Chinese font: install fonts-noto-cjk")'
 	for lang in en zh; do \
 	  for study in docs/results/*/study.json; do $(BIN)/oelm report $$(dirname $$study) --lang $$lang || exit 1; done; \
 	  $(BIN)/oelm report docs/results --all --lang $$lang || exit 1; \

@@ -12,6 +12,7 @@ import oelm
 from oelm import surgery
 from oelm.errors import (
     AlreadyApplied,
+    BadData,
     BadShape,
     CheckpointError,
     InvalidSpec,
@@ -203,6 +204,19 @@ def test_a_site_can_be_frozen_by_itself():
     audit = oelm.apply(model, oelm.named_method("oelm-freeze").model_copy(update={"sites": ("cross",)}))
     assert {row.site for row in audit.projections if row.frozen} == {"cross"}
     assert {row.site for row in audit.projections if row.departure is not None and row.departure < 1e-6} == {"cross"}
+
+
+def test_torn_weights_are_refused_in_words(tmp_path):
+    model = gpt2()
+    oelm.apply(model, "oelm-freeze")
+    model.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(BadData, match="weights of .* could not be read"):
+        oelm.load(tmp_path)
+    weights.unlink()
+    with pytest.raises(BadData, match="weights of .* could not be read"):
+        oelm.load(tmp_path)
 
 
 def test_an_edited_checkpoint_is_refused_on_loading(tmp_path):

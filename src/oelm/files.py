@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tempfile
 from pathlib import Path
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""The errors of a disk that is full, or takes nothing more: making room helps there, and with no other error."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

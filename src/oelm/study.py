@@ -67,7 +67,8 @@ class Study(Spec):
     @field_validator("tuned")
     @classmethod
     def _has_points(cls, tuned: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-        if tables := sorted(field for field, grid in tuned.items() if any(isinstance(one, dict) for one in grid)):
+        tables = sorted(field for field, grid in tuned.items() if any(isinstance(one, dict | Spec) for one in grid))
+        if tables:
             raise ValueError(f"{tables} would be tuned over tables of values, which are no points; make an arm of each")
         return tuned
 

@@ -16,7 +16,7 @@ from oelm.study import Arm, Study, replaced
 LOSSES = {
     "baseline": 1.0, "oelm-random": 1.3, "oelm-random-matched": 1.15, "oelm-freeze": 1.14, "frozen-as-is": 1.02,
     "oelm-random-from-current": 1.1, "oelm-from-current": 1.05, "orthogonal-from-current-trained": 1.01,
-    "orthogonal-trained": 1.03,
+    "orthogonal-trained": 1.03, "oelm-global": 1.09, "oelm-slice": 1.13,
 }  # fmt: skip
 
 
@@ -88,6 +88,19 @@ def test_on_a_pretrained_model_fresh_draws_are_compared_with_fresh_draws_alone(s
 def test_two_arms_that_start_alike_tell_what_freezing_does_alone(study: Study, make_record: Any) -> None:
     names = {"a": "baseline", "d": "oelm-freeze", "o": "orthogonal-trained"}
     assert steps(ablations(compared(study, make_record, names))) == [[("all", "a", "d")], [("freezing", "o", "d")]]
+
+
+def test_other_forms_of_orthogonal_rows_are_compared_with_one_qr_a_head(study: Study, make_record: Any) -> None:
+    names = {"baseline": "baseline", "oelm-freeze": "oelm-freeze", "all": "oelm-global", "cut": "oelm-slice"}
+    ladder, *apart = ablations(compared(study, make_record, names))
+    assert [step.end for step in ladder.steps] == ["oelm-freeze"]
+    assert [(item.whole.name, item.whole.start, item.whole.end) for item in apart] == [
+        ("form", "oelm-freeze", "all"), ("form", "oelm-freeze", "cut"),
+    ]  # fmt: skip
+    assert apart[0].apart
+    assert not apart[0].confounded
+    assert apart[0].whole.difference is not None
+    assert apart[0].whole.difference.mean == pytest.approx(-0.05, abs=0.01)
 
 
 def test_a_step_from_trained_to_matched_is_not_called_freezing_alone(study: Study, make_record: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 from oelm.analysis.compare import Comparison, compare, compare_folder
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import EnvironmentRecord
+from oelm.spec.run import fingerprint
 from oelm.study import Study, replaced
 
 LOSSES = {("baseline", 0): 1.40, ("baseline", 1): 1.50, ("baseline", 2): 1.30,
@@ -178,6 +179,29 @@ def test_a_study_that_was_run_again_on_data_prepared_anew_is_compared_as_it_is_n
     assert comparison.ignored[0].differs == {"data.checksum": ("old", "new")}
     with pytest.raises(IncomparableRuns, match="different bytes"):
         compare(study, [*once("new", 2)[:-1], *once("old", 1)])
+
+
+def test_a_run_that_diverged_on_the_newest_bytes_has_answered_there(study: Study, make_record: Any) -> None:
+    old = [(Path(f"old-{n}"), make_record(run, checksum="old")) for n, run in enumerate(study.runs())]
+    later = {"checksum": "new", "started": "2026-02-01T00:00:00+00:00"}
+    lost = {"status": "failed", "failure": "diverged", "result": None}
+    new = [
+        (Path(f"new-{n}"), make_record(run, **later, **(lost if n == 5 else {}))) for n, run in enumerate(study.runs())
+    ]
+    comparison = compare(study, [*new, *old])
+    assert [(gap.arm, gap.state) for gap in comparison.gaps] == [("oelm-freeze", "diverged")]
+    assert {str(item.directory)[:3] for item in comparison.ignored} == {"old"}
+
+
+def test_what_others_did_never_takes_the_place_of_our_own_run(study: Study, make_record: Any) -> None:
+    own = [(Path(f"own-{n}"), make_record(run, 3.0)) for n, run in enumerate(study.runs())]
+    theirs = []
+    for n, run in enumerate(study.runs()):
+        record = make_record(run, 9.0, started="unknown", imported=True)
+        theirs.append((Path(f"their-{n}"), record.model_copy(update={"spec": run, "fingerprint": fingerprint(run)})))
+    comparison = compare(study, [*own, *theirs])
+    assert {cost for row in comparison.rows for cost in row.costs} == {3.0}
+    assert len(comparison.ignored) == 6
 
 
 def test_a_folder_that_does_not_exist_is_told_in_words(study: Study, tmp_path: Path) -> None:

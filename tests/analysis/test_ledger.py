@@ -138,6 +138,14 @@ def test_two_studies_that_share_their_runs_are_one_finding(study: Study, make_re
     assert len(entry("freezing-costs-10-to-15", one, one).findings) == 1
 
 
+def test_a_study_that_cannot_decide_does_not_hide_one_that_can(study: Study, make_record: Any) -> None:
+    arms = {"baseline": 0.0, "oelm-freeze": 0.3}
+    decides, useless = (compared(study, make_record, arms, uniform=uniform) for uniform in (0.5, 0.05))
+    for order in ((decides, useless), (useless, decides)):
+        found = entry("freezing-costs-10-to-15", *order)
+        assert (found.verdict, len(found.findings)) == ("contradicted", 1)
+
+
 def test_only_tuned_arms_where_attention_matters_decide(study: Study, make_record: Any) -> None:
     arms = {"baseline": 0.0, "oelm-freeze": 0.11}
     useless = compared(study, make_record, arms, uniform=0.05)

@@ -1,5 +1,6 @@
 """The table of verbs."""
 
+import errno
 import importlib
 import subprocess
 import sys
@@ -65,6 +66,15 @@ def test_a_folder_that_cannot_be_made_is_a_message_and_no_traceback(tmp_path, ca
     words = capsys.readouterr().err
     assert str(tmp_path / "file") in words
     assert "Traceback" not in words
+
+
+def test_a_full_disk_is_a_message_and_no_traceback(monkeypatch, tmp_path, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as write() has it: without a name
+
+    monkeypatch.setattr("oelm.cli.prepare.main", full)
+    assert dispatch(["prepare", "recall:4", "--out", str(tmp_path / "data")]) == 1
+    assert "No space left on device" in capsys.readouterr().err
 
 
 def test_a_report_in_a_folder_of_somebody_elses_says_where_it_could_go(monkeypatch, tmp_path, capsys, study, write_run):

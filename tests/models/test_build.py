@@ -1,5 +1,7 @@
 """Models from their specs."""
 
+import json
+
 import pytest
 import torch
 
@@ -104,6 +106,15 @@ def test_a_saved_model_whose_repairs_would_be_lost_is_refused(tmp_path):
     oelm.apply(model, "baseline-shift")
     model.save_pretrained(tmp_path)
     with pytest.raises(InvalidSpec, match=r"key_shift.*oelm\.load"):
+        build(ForeignSpec(name=str(tmp_path)))
+
+
+@pytest.mark.parametrize("entry", ["x", {"method": {"repair": {"of a later version": 1}}}])
+def test_an_entry_that_cannot_be_read_is_refused_in_words(tmp_path, entry):
+    build(ForeignSpec(name="bert-tiny", pretrained=False)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"oelm": entry}))
+    with pytest.raises(BadData, match="'oelm' entry"):
         build(ForeignSpec(name=str(tmp_path)))
 
 

@@ -35,8 +35,9 @@ def test_what_is_kept_is_light_and_names_no_path_of_this_machine(
     assert read_study(tmp_path / "kept") == study
 
 
-def test_a_folder_is_not_kept_in_itself(study: Study, write_run: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", ["", "kept"])
+def test_runs_are_not_kept_among_themselves(study: Study, write_run: Any, tmp_path: Path, inside: str) -> None:
     write_run(study.runs()[0])
     root = tmp_path / "runs"
-    with pytest.raises(UsageError, match="give another one"):
-        keep(study, root, find_records(root)[0], root / ".." / "runs")
+    with pytest.raises(UsageError, match="Give one outside"):
+        keep(study, root, find_records(root)[0], root / ".." / "runs" / inside)

@@ -121,6 +121,12 @@ def test_a_torn_line_in_the_middle_is_refused_by_its_number(tmp_path: Path, torn
         read_metrics(tmp_path)
 
 
+def test_a_curve_that_cannot_be_opened_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / METRICS).mkdir()
+    with pytest.raises(BadRecord, match="cannot be read"):
+        read_metrics(tmp_path)
+
+
 def test_a_diverged_curve_is_read_as_it_was(tmp_path: Path) -> None:
     (tmp_path / METRICS).write_text(f"{metric(1, math.nan)}\n{metric(2, math.inf)}\n")
     assert [repr(point.loss) for point in read_metrics(tmp_path)] == ["nan", "inf"]

@@ -37,20 +37,38 @@ def archive(study: Study, write_run: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("lang", "words"), [("en", "not yet tested"), ("zh", "尚未检验")])
-def test_the_final_report_has_the_ledger_the_trend_and_everything_left_over(
+def test_the_final_report_has_the_ledger_and_everything_left_over(
     archive: Path, tmp_path: Path, lang: Any, words: str
 ) -> None:
     document = write_final(archive, tmp_path / "out", lang)
     anchors = [section.anchor for section in document.sections]
     assert anchors == [
-        "verdict", "ledger", "cross", "trend", "studies", "project", "timeline", "contradictions", "files", "loose",
-        "refused", "unreadable", "citation",
+        "verdict", "ledger", "cross", "studies", "project", "timeline", "contradictions", "files", "loose", "refused",
+        "unreadable", "citation",
     ]  # fmt: skip
     text = (tmp_path / "out" / "report.md").read_text()
     for part in (words, "+12.8", "data.checksum", "is not whole JSON", "13"):
         assert part in text
     page = (tmp_path / "out" / "report.html").read_text()
     assert "tiny, oelm-freeze: 0</a>" in page
+
+
+@pytest.mark.parametrize(("corpus", "times", "drawn"), [(None, 10, True), (None, 3, False), ("imdb", 10, False)])
+def test_a_trend_is_drawn_of_parts_of_one_text_of_which_one_is_far_larger(
+    archive: Path, study: Study, write_run: Any, make_record: Any, tmp_path: Path, corpus: str | None, times: int,
+    drawn: bool,
+) -> None:  # fmt: skip
+    base = study.base.model_copy(update={"data": DataSpec(corpus=corpus)}) if corpus else study.base
+    other = study.model_copy(update={"name": "other", "base": base})
+    data = make_record(other.runs()[0], checksum="other").data
+    data = data.model_copy(update={"tokens": {"train": times * data.tokens["train"]}})
+    for run in other.runs():
+        loss = 1.4 + 0.1 * run.seed + (0.2 + 0.001 * run.seed) * (run.arm != "baseline")
+        write_run(run, loss, checksum="other", data=data)
+    shutil.move(tmp_path / "runs", archive / "other")
+    write_study(archive / "other", other)
+    document = write_final(archive, tmp_path / "out", "en")
+    assert ("trend" in [section.anchor for section in document.sections]) == drawn
 
 
 def test_probes_are_listed_among_the_studies_and_judged_with_none(

@@ -112,7 +112,7 @@ def test_one_point_and_no_floor_can_be_drawn() -> None:
 def test_a_machine_without_a_chinese_font_labels_the_png_in_english_and_the_svg_in_chinese(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(figures, "CHINESE_FONTS", ())
+    monkeypatch.setattr(figures, "chinese_fonts", list)
     drawn = [panel("baseline", "oelm-freeze")]
     assert convergence_png(drawn, "zh") == convergence_png(drawn, "en")
     assert "训练步数" in texts(convergence_svg(drawn, "zh"))

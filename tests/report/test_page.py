@@ -73,8 +73,8 @@ def filled(study: Study, write_run: Any, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("lang", "verdict"),
     [
-        ("en", "With 95 % confidence it loses more than 5 %: the target is not met."),
-        ("zh", "在 95% 置信度下劣化高于 5%：未达到目标。"),
+        ("en", "With 95 % confidence it loses more than 5 % (one-sided bound +10.4 %): the target is not met."),
+        ("zh", "在 95% 置信度下劣化高于 5%（单侧置信限 +10.4%）：未达到目标。"),
     ],
 )
 def test_the_verdict_stands_above_the_numbers_in_plain_words(

@@ -67,6 +67,17 @@ def test_names_are_written_as_they_are() -> None:
     assert " _odd" in texts(as_svg(PAINTERS["tuning"], "en"))
 
 
+def test_what_is_far_beyond_the_margin_leaves_the_others_their_scale() -> None:
+    far = [Dot("thin-12", 77.6, 50.0, 110.0, "not met"), Dot("guesses", -97.0, -98.0, -96.0, "met")]
+    axes = forest([*DOTS, *far], 5.0, "percent", wording("en")).axes[0]
+    low, high = axes.get_xlim()
+    assert -20 < low < -15 < 15 < high < 20
+    assert {text.get_text() for text in axes.texts} == {"+78", "-97"}
+    alone = forest(far[:1], 5.0, "percent", wording("en")).axes[0]
+    assert alone.get_xlim()[1] > 110
+    assert not alone.texts
+
+
 def test_what_arms_share_is_written_once_above_them() -> None:
     dots = [replace(dot, group=group) for group in ("recall:4", "recall:32") for dot in DOTS]
     written = texts(as_svg(lambda say: forest(dots, 5.0, "percent", say), "en"))

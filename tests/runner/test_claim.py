@@ -135,6 +135,19 @@ def test_a_holder_that_was_asleep_and_succeeded_stops_when_it_wakes(tmp_path):
     assert (tmp_path / "claim.2").exists()
 
 
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_holder_whose_successor_has_come_and_gone_stops_too(tmp_path, followed):
+    process = subprocess.Popen([sys.executable, "-c", SLEEPER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n"
+    psutil.Process(process.pid).suspend()
+    (tmp_path / "claim.1").unlink()  # as the successor's release did, who numbers from the start again
+    if followed:
+        elsewhere(tmp_path)
+    psutil.Process(process.pid).resume()
+    assert process.wait(timeout=20) == -signal.SIGTERM
+    assert (tmp_path / "claim.1").exists() == followed
+
+
 def test_a_folder_that_cannot_be_written_is_refused_in_words(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="Give another folder"), claimed(tmp_path / "file" / "run"):

@@ -294,6 +294,19 @@ def test_half_precision_learns_too(tiny_run, tmp_path, precision):
     assert record.result.val_loss < 6
 
 
+def test_a_gpu_that_is_not_there_is_told_in_words(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UsageError, match=r"no GPU here.*train\.device=cpu"):
+        carried_out(tiny_run(device="cuda"), tmp_path)
+
+
+def test_tensorboard_that_is_not_installed_is_told_before_the_run_begins(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="tensorboard is not installed"):
+        carried_out(tiny_run(tensorboard=True), tmp_path)
+    assert not (tmp_path / "record.json").exists()
+
+
 def test_tensorboard_files_are_written_on_request(tiny_run, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -13,7 +13,8 @@ from the Gaussian on. What is made from the current weights is on no ladder: it 
 much differs between matched and orthogonal.
 
 Freezing alone is a step of its own wherever two arms start alike and one of them is frozen, such as `baseline` and
-`frozen-as-is` on a pretrained model.
+`frozen-as-is` on a pretrained model. So is the form of the orthogonal rows: one QR for all heads, or slices, instead of
+one QR a head.
 
 Arms are found by what their method is, never by name.
 """
@@ -30,11 +31,11 @@ from oelm.analysis.evidence import Cell
 from oelm.analysis.measure import judge
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference
-from oelm.spec.method import MethodSpec
+from oelm.spec.method import InitSpec, MethodSpec
 from oelm.spec.model import INITIAL_DEVIATION, ForeignSpec
 
 StepName = Literal[
-    "freezing", "scale", "orthogonality", "freezing-and-scale", "scale-and-orthogonality", "all", "whole"
+    "freezing", "scale", "orthogonality", "freezing-and-scale", "scale-and-orthogonality", "all", "form", "whole"
 ]
 Rung = Literal["trained", "drawn", "matched", "orthogonal"]
 
@@ -46,6 +47,7 @@ _NAMES: dict[tuple[Rung, Rung], StepName] = {
     ("drawn", "orthogonal"): "scale-and-orthogonality",
     ("trained", "orthogonal"): "all",
 }
+_OTHER_FORMS = (InitSpec(shape="orthogonal", scope="global"), InitSpec(shape="slice"), InitSpec(shape="hadamard"))
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ablation:
-    """The steps at one place on the axes, and the whole way: a ladder, or freezing alone."""
+    """The steps at one place on the axes, and the whole way: a ladder, or one step beside it."""
 
     cell: Cell
     steps: tuple[Step, ...]
@@ -69,8 +71,8 @@ class Ablation:
 
     @property
     def apart(self) -> bool:
-        """Whether this is freezing alone, beside any ladder."""
-        return [step.name for step in self.steps] == ["freezing"]
+        """Whether this is freezing or the form alone, beside any ladder."""
+        return [step.name for step in self.steps] in (["freezing"], ["form"])
 
     @property
     def confounded(self) -> bool:
@@ -101,7 +103,7 @@ def rung(method: MethodSpec, *, pretrained: bool = False) -> Rung | None:
 
 
 def ablations(comparison: Comparison) -> list[Ablation]:
-    """Split the way to the orthogonal arm, at each place on the axes; then tell what freezing alone does there."""
+    """Split the way to the orthogonal arm, at each place on the axes; then tell what freezing or form alone does."""
     return [item for cell in comparison.cells for item in _at(comparison, cell)]
 
 
@@ -122,6 +124,9 @@ def _at(comparison: Comparison, cell: Cell) -> Iterator[Ablation]:
         if starts_alike(methods[start.arm], methods[end.arm]) and (start.arm, end.arm) not in known:
             alone = step(start, end, "freezing")
             yield Ablation(cell, (alone,), alone)
+        if present and start is present[-1][1] and is_another_form(methods[end.arm]):
+            alone = step(start, end, "form")
+            yield Ablation(cell, (alone,), alone)
 
 
 def _ladder(comparison: Comparison, rows: Sequence[Row], methods: dict[str, MethodSpec]) -> dict[Rung, Row]:
@@ -137,6 +142,11 @@ def _ladder(comparison: Comparison, rows: Sequence[Row], methods: dict[str, Meth
 def starts_alike(free: MethodSpec, frozen: MethodSpec) -> bool:
     """Whether two methods differ by freezing alone."""
     return is_frozen(frozen) and free == MethodSpec(init=frozen.init)
+
+
+def is_another_form(method: MethodSpec) -> bool:
+    """Whether a method freezes fresh orthogonal rows that are made otherwise than by one QR a head."""
+    return is_frozen(method) and method.init in _OTHER_FORMS
 
 
 def is_pretrained(row: Row) -> bool:

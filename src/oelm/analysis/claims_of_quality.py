@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from oelm.analysis.ablation import ablations
 from oelm.analysis.compare import Comparison
@@ -57,8 +57,11 @@ def freezing_costs(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             yield of_row(comparison, row, verdict)
 
 
-def grows_with_corpus(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Compare the smallest with the largest part of one text, within one model trained as long."""
+def growing_corpora(comparisons: Iterable[Comparison]) -> Iterator[list[tuple[int, Comparison, Row]]]:
+    """Yield frozen arms on parts of one text, with the tokens of each part, the smallest first.
+
+    Other texts, models and lengths of training differ by more than size, and parts of about one size by too little.
+    """
     series: dict[tuple[object, ...], list[tuple[int, Comparison, Row]]] = {}
     for comparison in filter(is_language, comparisons):
         for row in frozen_rows(comparison):
@@ -68,8 +71,15 @@ def grows_with_corpus(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
                 series.setdefault(alike, []).append((data.tokens.get("train", 0), comparison, row))
     for members in series.values():
         ordered = sorted(members, key=lambda item: item[0])
-        (small, here, first), (large, there, last) = ordered[0], ordered[-1]
-        if large < LEAST_GROWTH * small or not first.difference or not last.difference:
+        if ordered[-1][0] >= LEAST_GROWTH * ordered[0][0]:
+            yield ordered
+
+
+def grows_with_corpus(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """Compare the smallest with the largest part of one text, within one model trained as long."""
+    for ordered in growing_corpora(comparisons):
+        (_, here, first), (_, there, last) = ordered[0], ordered[-1]
+        if not first.difference or not last.difference:
             continue
         one, other = first.difference.interval, last.difference.interval
         verdict: LedgerVerdict = "undecided"

@@ -11,13 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from oelm.analysis.evidence import BOUND_LATER, Cell, Evidence, cell_of, departure_from, differences, meaning, shown
+from oelm.analysis.evidence import (
+    BOUND_LATER,
+    MACHINE,
+    Cell,
+    Evidence,
+    cell_of,
+    departure_from,
+    differences,
+    meaning,
+    shown,
+)
 from oelm.analysis.fairness import check, complaints
 from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure_of
 from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import RunRecord
-from oelm.record.stages import Stage, by_declaration, of_these_numerics, stage_of
+from oelm.record.stages import Stage, by_declaration, is_settled, of_these_numerics, stage_of, standing
 from oelm.record.store import find_records
 from oelm.spec.data import DataSpec
 from oelm.spec.run import NUMERICS, declared, fingerprint
@@ -203,9 +213,9 @@ def _tuned_once(found: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored
 
 
 def _of_newest_bytes(evidence: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored]]:
-    """Leave out what was done again after its data had been prepared anew; the runner takes the older one for void."""
-    complete = [item for item in evidence if item.record.status == "complete" and item.record.numerics == NUMERICS]
-    newest = {fingerprint(declared(item.spec)): item for item in sorted(complete, key=lambda one: one.record.started)}
+    """Leave out what was done again after its data had been prepared anew, and what others did of our own runs."""
+    settled = [item for item in evidence if is_settled(item.record) and item.record.numerics == NUMERICS]
+    newest = {fingerprint(declared(item.spec)): item for item in sorted(settled, key=lambda one: standing(one.record))}
     kept, outdated = [], []
     for item in evidence:
         last = newest.get(fingerprint(declared(item.spec)), item)
@@ -257,8 +267,5 @@ def _state(item: Evidence | None, measure: Measure) -> GapState | Literal["compl
 
 def _mixed(evidence: Iterable[Evidence]) -> dict[str, tuple[str, ...]]:
     found = [item.record.environment for item in evidence]
-    values = {
-        field: tuple(sorted({str(getattr(environment, field)) for environment in found}))
-        for field in ("device", "cores", "platform", "torch")
-    }
+    values = {field: tuple(sorted({str(getattr(environment, field)) for environment in found})) for field in MACHINE}
     return {field: different for field, different in values.items() if len(different) > 1}

@@ -13,6 +13,8 @@ from oelm.spec.base import NoEffect, Spec
 from oelm.spec.run import RunSpec, declared
 from oelm.study import Study, at
 
+MACHINE = ("device", "cores", "platform", "torch")
+"""What of an environment makes runs faster or slower: seconds and bytes are compared where all of it is the same."""
 BOUND_LATER = "data.checksum"
 """None in a study's runs, filled in when a run is bound to its data."""
 

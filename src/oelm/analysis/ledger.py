@@ -56,8 +56,10 @@ def ledger(comparisons: Sequence[Comparison]) -> list[Entry]:
 
 
 def _entry(claim: Claim, found: list[Finding]) -> Entry:
-    """Sum up. Studies that share their runs are one finding, not several."""
-    findings = list({(item.what, _runs(item)): item for item in found}.values())
+    """Sum up. Studies that share their runs are one finding, not several: that of the study which could decide."""
+    by_weight = sorted(found, key=lambda item: item.verdict != "undecided")
+    decisive = {(item.what, _runs(item)): item for item in by_weight}
+    findings = [item for item in found if decisive[item.what, _runs(item)] is item]
     decided = {finding.verdict for finding in findings} & {"supported", "contradicted"}
     verdict: LedgerVerdict = "undecided" if findings else "not yet tested"
     if len(decided) == 1:

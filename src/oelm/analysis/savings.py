@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.evidence import Cell, Evidence
+from oelm.analysis.evidence import MACHINE, Cell, Evidence
 from oelm.analysis.published import published_run
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean
@@ -115,7 +115,7 @@ def _total(cost: CostRecord) -> int:
 def _paired(row: Row, reference: Row, measured: Callable[[Evidence], float | None]) -> list[float]:
     """Return the share saved, one for each shared seed of which both records say.
 
-    A loss is the same wherever it was measured; seconds and bytes are not, so runs of two machines make no pair.
+    Where a run was made, its loss hardly tells; its seconds and bytes do, so runs of two machines make no pair.
     """
     own, other = ({item.spec.seed: item for item in side.evidence} for side in (row, reference))
     pairs = [(own[seed], other[seed]) for seed in own if seed in other and _machine(own[seed]) == _machine(other[seed])]
@@ -123,9 +123,8 @@ def _paired(row: Row, reference: Row, measured: Callable[[Evidence], float | Non
     return [1 - mine / theirs for mine, theirs in measures if mine and theirs]
 
 
-def _machine(item: Evidence) -> tuple[str | int, ...]:
-    found = item.record.environment
-    return found.device, found.cores, found.platform, found.python, found.torch
+def _machine(item: Evidence) -> list[str | int]:
+    return [getattr(item.record.environment, field) for field in MACHINE]
 
 
 def _peak(item: Evidence) -> float | None:

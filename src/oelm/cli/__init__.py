@@ -11,6 +11,7 @@ import sys
 
 from oelm import __version__
 from oelm.errors import INTERRUPTED, OelmError, UnknownName
+from oelm.files import UNWRITABLE
 
 # verb -> what it does; its module is oelm.cli.<verb>, with hyphens as underscores
 VERBS = {
@@ -79,7 +80,8 @@ def _called(verb: str, *arguments: str) -> int:
         return error.exit_code
     except OSError as error:
         # A folder of somebody else's, a full disk, a file where a folder should be: nothing that a traceback explains.
-        if error.filename is None:
+        if error.filename is None and error.errno not in UNWRITABLE:
             raise
-        print(f"oelm: {type(error).__name__}: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else "a file could not be written: "
+        print(f"oelm: {type(error).__name__}: {where}{error.strerror}", file=sys.stderr)
         return OelmError.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +55,8 @@ def main(argv: list[str]) -> int:
         conclude(study, root, arguments.lang)
     except PermissionError as error:
         raise UsageError(
-            f"nothing can be written in {root}. Say --keep with a folder of yours: it gets the report, and the light "
-            "files of the runs."
+            f"{error.filename or root} may not be written. Say --keep with a folder of yours: it gets the report, and "
+            "the light files of the runs."
         ) from error
     return 0
 
@@ -93,6 +94,7 @@ def _final(arguments: Arguments) -> int:
     out = report_folder(root, arguments.lang)
     write_final(root, out, arguments.lang)
     print(f"page: {out / 'report.html'}")
+    _mind_the_font(arguments.lang)
     return 0
 
 
@@ -111,6 +113,18 @@ def conclude(study: AnyStudy, root: Path, lang: Language) -> None:
     if isinstance(study, Study) and (sample := _sample(written.comparisons)):
         console.print(f"A sample of {study.reference} (from [...] on):\n{sample}\n", markup=False, highlight=False)
     console.print(f"page: {out / 'report.html'}", soft_wrap=True, highlight=False)
+    _mind_the_font(lang)
+
+
+def _mind_the_font(lang: Language) -> None:
+    from oelm.report.figures import chinese_fonts
+
+    if lang == "zh" and not chinese_fonts():
+        print(
+            "note: this machine has no Chinese font, so the labels in the .png files are English; Debian's "
+            "fonts-noto-cjk has one.",
+            file=sys.stderr,
+        )
 
 
 def _sample(comparisons: Iterable[Comparison]) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from safetensors import SafetensorError
 from torch import nn
 
 from oelm import surgery
@@ -47,7 +48,13 @@ def load(path: str | Path, **options: Any) -> nn.Module:
             f"{name!r} holds a model of class {config.architectures}, which transformers does not have. "
             "Load it yourself and call oelm.surgery.restore."
         )
-    model: nn.Module = cls.from_pretrained(name, **options)
+    try:
+        model: nn.Module = cls.from_pretrained(name, **options)
+    except (OSError, RuntimeError, SafetensorError) as error:  # absent, of other shapes, torn
+        raise BadData(
+            f"the weights of {name!r} could not be read ({str(error).splitlines()[0]}). Copy the whole directory that "
+            "model.save_pretrained wrote again."
+        ) from error
     surgery.restore(model, state)
     if state.method.repair.active():
         from oelm.models.repaired_attention import load_repairs

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import nn
 
@@ -94,8 +95,15 @@ def _read(cls: Any, name: str, **options: Any) -> Any:
 
 def _refuse_lost_repairs(spec: ForeignSpec, saved: Any) -> None:
     """Refuse a model that oelm saved with repairs: transformers' own class would leave them out without a word."""
-    method = (getattr(saved, "oelm", None) or {}).get("method", {})
-    if repairs := RepairSpec.model_validate(method.get("repair", {})).active():
+    try:
+        method = (getattr(saved, "oelm", None) or {}).get("method", {})
+        repairs = RepairSpec.model_validate(method.get("repair", {})).active()
+    except (AttributeError, ValidationError) as error:
+        raise BadData(
+            f"the 'oelm' entry in the config.json of {spec.name!r} cannot be read ({error}). It was written by a later "
+            "version or edited by hand: whether the model would lose something is not known. Take the entry out."
+        ) from error
+    if repairs:
         raise InvalidSpec(
             f"{spec.name!r} was saved with repairs of its logits ({', '.join(repairs)}), which a run would lose. "
             "Load it with oelm.load, or start from a model without them."

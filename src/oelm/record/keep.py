@@ -20,8 +20,10 @@ LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES)
 
 def keep(study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], target: Path) -> int:
     """Copy the light files of some runs below `root` into `target`; return how many runs there are."""
-    if target.resolve() == root.resolve():
-        raise UsageError(f"{target} is the folder that the runs lie in; give another one to keep their light files in.")
+    if target.resolve().is_relative_to(root.resolve()):
+        raise UsageError(
+            f"{target} lies in the folder of the runs, where copies would pass for runs. Give one outside {root}."
+        )
     count = 0
     for directory, record in found:
         to = target / directory.name

@@ -76,12 +76,17 @@ def by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
 
 
 def of_these_numerics(keyed: Iterable[tuple[str, RunRecord]]) -> dict[str, RunRecord]:
-    """Index records by their keys; complete ones win, and of those the newest.
+    """Index records by their keys; of several the one that counts most.
 
     Records of another NUMERICS are of other runs, whatever their specs say, and are left out.
     """
-    ordered = sorted(keyed, key=lambda item: (item[1].status == "complete", item[1].started))
+    ordered = sorted(keyed, key=lambda item: standing(item[1]))
     return {key: record for key, record in ordered if record.numerics == NUMERICS}
+
+
+def standing(record: RunRecord) -> tuple[bool, bool, str]:
+    """Order the records of one run: what has ended with an answer over what has not, ours over others', the newest."""
+    return is_settled(record), not record.imported, record.started
 
 
 def stage_of(study: AnyStudy, records: Mapping[str, RunRecord]) -> Stage:

@@ -152,7 +152,10 @@ def _metrics(directory: Path) -> Iterator[MetricRecord]:
     path = directory / METRICS
     if not path.exists():
         return
-    lines = path.read_text(errors="replace").split("\n")  # torn bytes become a line that is refused below
+    try:
+        lines = path.read_text(errors="replace").split("\n")  # torn bytes become a line that is refused below
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
     for number, line in enumerate(lines[:-1], 1):
         try:
             yield MetricRecord.model_validate_json(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import oelm
+from oelm.analysis.claims_of_quality import growing_corpora
 from oelm.analysis.compare import Comparison, Found, compare_folder
-from oelm.analysis.finding import Finding, frozen_rows
+from oelm.analysis.finding import Finding, counterpart, frozen_rows
 from oelm.analysis.gather import gather
 from oelm.analysis.ledger import Entry, ledger
+from oelm.analysis.measure import judge
 from oelm.analysis.price import cheapest
 from oelm.analysis.published import PublishedRun, published
 from oelm.analysis.rows import Row
@@ -102,15 +105,12 @@ def final_document(archive: Archive, out: Path, lang: Language) -> Document:
         if archive.studies
         else say("final_nothing", root=archive.root.name)
     )
-    rows = [(folder, comparison, row) for folder, comparison in archive.comparisons for row in frozen_rows(comparison)]
     sections = [
-        Section(
-            "verdict", say("heading_verdict"), (lead, *_where_applies(rows, say), *_what_it_takes(comparisons, say))
-        ),
+        Section("verdict", say("heading_verdict"), (lead, *_answers(comparisons, say))),
         _ledger_section(ledger(comparisons), out, say),
         *price_of_all(comparisons, say),
         *_cross_section(archive, out, say),
-        *_trend_section(rows, lang),
+        *_trend_section(comparisons, lang),
         *_studies_section(archive, out, lang),
         project_section(runs, say),
         *timeline_section(archive.studies, archive.found, say),
@@ -123,12 +123,30 @@ def final_document(archive: Archive, out: Path, lang: Language) -> Document:
     return Document(say("final_title"), say("final_question"), tuple(sections), footer)
 
 
-def _where_applies(rows: Sequence[tuple[Path, Comparison, Row]], say: Say) -> Iterator[str]:
+def _answers(comparisons: Sequence[Comparison], say: Say) -> Iterator[str]:
+    yield from _where_applies(comparisons, say)
+    yield from _what_it_takes(comparisons, say)
+
+
+def _where_applies(comparisons: Sequence[Comparison], say: Say) -> Iterator[str]:
+    rows = [(comparison, row) for comparison in comparisons for row in frozen_rows(comparison)]
     for verdict, key in {"met": "applies_met", "not met": "applies_not_met", "undecided": "applies_undecided"}.items():
-        where = [named(f"{comparison.study.name} ({row.arm})", row.cell) for _, comparison, row in rows
-                 if row.verdict == verdict]  # fmt: skip
+        where = [
+            named(f"{comparison.study.name} ({_beside_its_like(comparison, row, say)})", row.cell)
+            for comparison, row in rows if row.verdict == verdict
+        ]  # fmt: skip
         if where:
-            yield say(key, where=", ".join(where))
+            yield say(key, where=say("ledger_join").join(where))
+
+
+def _beside_its_like(comparison: Comparison, row: Row, say: Say) -> str:
+    """Name an arm and, where the reference starts otherwise, what it is against the one that starts alike."""
+    other = counterpart(comparison, row)
+    if other is None or other.arm == comparison.study.reference:
+        return row.arm
+    judged = judge(comparison.measure, row.by_seed, other.by_seed, comparison.margin)
+    shown = shown_difference(judged.difference.mean, comparison.measure, say) if judged else say("none")
+    return say("applies_beside", arm=row.arm, other=other.arm, difference=shown)
 
 
 def _what_it_takes(comparisons: Sequence[Comparison], say: Say) -> Iterator[str]:
@@ -233,20 +251,18 @@ def architecture(model: ModelSpec) -> str:
     return f"GPT {model.num_layers} x {model.model_dim}"
 
 
-def _trend_section(rows: Sequence[tuple[Path, Comparison, Row]], lang: Language) -> Iterator[Section]:
-    say, dots = wording(lang), []
-    for _, comparison, row in rows:
-        data, interval = row.evidence[0].record.data, row.difference.interval if row.difference else None
-        if comparison.measure.name == "perplexity" and data and interval and row.difference:
-            tokens = data.tokens.get("train", 0)
-            label = f"{comparison.study.name}, {data.corpus} ({tokens / 1e6:,.1f} M)"
-            bounds = (percent(interval.low), percent(interval.high))
-            dots.append((tokens, Dot(label, percent(row.difference.mean), *bounds, row.verdict or "undecided")))
+def _trend_section(comparisons: Sequence[Comparison], lang: Language) -> Iterator[Section]:
+    say = wording(lang)
+    found = list(itertools.chain.from_iterable(growing_corpora(comparisons)))
+    dots = [
+        Dot(f"{comparison.study.name} ({tokens / 1e6:,.1f} M)", percent(row.difference.mean), percent(interval.low),
+            percent(interval.high), row.verdict or "undecided", row.evidence[0].spec.data.corpus)
+        for tokens, comparison, row in found if row.difference and (interval := row.difference.interval)
+    ]  # fmt: skip
     if dots:
-        ordered = [dot for _, dot in sorted(dots, key=lambda item: item[0])]
-        margins = {percent(comparison.margin) for _, comparison, _ in rows if comparison.measure.name == "perplexity"}
+        margins = {percent(comparison.margin) for _, comparison, _ in found}
         line = margins.pop() if len(margins) == 1 else None
-        picture = figure("trend", lambda voice: forest(ordered, line, voice("forest_axis_perplexity"), voice),
+        picture = figure("trend", lambda voice: forest(dots, line, voice("forest_axis_perplexity"), voice),
                          say("trend_caption"), lang)  # fmt: skip
         yield Section("trend", say("heading_trend"), figure=picture)
 

@@ -105,11 +105,15 @@ ALL_STUDIES: dict[str, tuple[str, str]] = {
     "kind_examples": ("classification", "分类"),
     "heading_trend": ("Does the loss grow with the corpus?", "劣化是否随语料增大？"),
     "trend_caption": (
-        "Differences of frozen head-wise orthogonal arms to their references, smallest corpus on top.",
-        "冻结的逐头正交组相对参照的差异，自上而下语料由小到大。",
+        "Differences of frozen head-wise orthogonal arms to their references, on parts of one text, smallest on top.",
+        "冻结的逐头正交组相对参照的差异，取自同一文本的各部分，自上而下由小到大。",
     ),
     "applies_met": ("The published method is within the margin: {where}", "论文方法在界值以内：{where}"),
     "applies_not_met": ("The published method is beyond the margin: {where}", "论文方法超出界值：{where}"),
+    "applies_beside": (
+        "{arm}; against {other}, which starts alike and trains, {difference}",
+        "{arm}；与起点相同但参与训练的 {other} 相比 {difference}",
+    ),
     "applies_undecided": ("The published method is undecided: {where}", "论文方法未定：{where}"),
     "takes": (
         "With all weights of Q and K frozen, the least that had to be trained to stay within the margin: {where}",

@@ -102,6 +102,8 @@ def _lead(comparison: Comparison, say: Say) -> Iterator[str]:
         return
     if study.is_tuned:
         yield say("stage_confirm", fields=", ".join(study.tuned))
+    else:
+        yield say("stage_untuned")
     complete = sum(len(row.evidence) for row in comparison.rows)
     missing = [gap for gap in comparison.gaps if len(gap.cell) == len(study.axes)]
     yield say("progress", complete=complete, expected=complete + len(missing))
@@ -122,7 +124,7 @@ def _sentences(comparison: Comparison, row: Row, say: Say) -> Iterator[str]:
         return
     suffix = "" if measure.name == "perplexity" else "_accuracy"
     distance = {"difference": shown_difference(difference.mean, measure, say), "reference": reference}
-    if difference.interval is None:
+    if difference.interval is None or difference.bounds is None:
         alone = difference.pairs == 1
         yield say(f"distance{suffix}_one_seed" if alone else f"distance{suffix}_no_spread", **distance)
         yield say("verdict_one_seed" if alone else "verdict_no_spread", pairs=difference.pairs)
@@ -130,9 +132,10 @@ def _sentences(comparison: Comparison, row: Row, say: Say) -> Iterator[str]:
     yield say(f"distance{suffix}", interval=shown_interval(difference, measure, say), **distance)
     margin = shown_margin(comparison.margin, measure, say)
     if row.verdict == "met":
-        yield say("verdict_met", margin=margin)
+        yield say("verdict_met", margin=margin, bound=shown_difference(difference.bounds.high, measure, say))
     elif row.verdict == "not met":
-        yield say("verdict_not_met", margin=shown_crossed(row.judgement, comparison.margin, measure, say))
+        crossed = shown_crossed(row.judgement, comparison.margin, measure, say)
+        yield say("verdict_not_met", margin=crossed, bound=shown_difference(difference.bounds.low, measure, say))
     elif row.at_chance:
         yield say("verdict_at_chance", reference=reference)
     elif row.judgement.verdict == "undecided":

@@ -13,8 +13,9 @@ import re
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oelm.record.schema import MetricRecord
@@ -109,14 +110,28 @@ def as_png(painter: Painter, language: Language) -> bytes:
     return file.getvalue()
 
 
+@cache
+def chinese_fonts() -> list[str]:
+    """Return the fonts of this machine that Chinese labels can be drawn with, also those installed a moment ago."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    def present() -> list[str]:
+        known = {font.name for font in fontManager.ttflist}
+        return [font for font in CHINESE_FONTS if font in known]
+
+    if not present():  # matplotlib remembers the fonts there were when it was first used
+        for path in set(findSystemFonts()) - {font.fname for font in fontManager.ttflist}:
+            with suppress(RuntimeError, OSError):  # a file that is no font after all
+                fontManager.addfont(path)
+    return present()
+
+
 @contextmanager
 def _drawing(language: Language, *, always: bool) -> Iterator[Say]:
     """Set matplotlib's manners for one drawing, and lend the voice to label it with."""
     import matplotlib as mpl
-    from matplotlib import font_manager
 
-    known = {font.name for font in font_manager.fontManager.ttflist}
-    chinese = [font for font in CHINESE_FONTS if language == "zh" and font in known]
+    chinese = chinese_fonts() if language == "zh" else []
     manners: Any = {  # matplotlib types its keys as one enormous literal
         "font.family": [*chinese, "DejaVu Sans"],
         "svg.fonttype": "none",

@@ -14,6 +14,7 @@ from oelm.analysis.measure import Measure, measure_of
 from oelm.analysis.rows import Row
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import RunRecord
+from oelm.record.stages import standing
 from oelm.record.store import find_records
 from oelm.report.certificates import certificate, unreadable_section
 from oelm.report.content import answer
@@ -53,9 +54,9 @@ def listing_document(listing: Listing, root: Path, out: Path, lang: Language) ->
 
 
 def listed_records(listing: Listing, found: Sequence[Found]) -> Members:
-    """Find the records of the listed runs, a complete one if there is any. Those of other NUMERICS are other runs'."""
+    """Find the records of the listed runs, of several the one that counts. Those of other NUMERICS are other runs'."""
     by_run: dict[str, Found] = {}
-    for directory, record in sorted(found, key=lambda item: item[1].status == "complete"):
+    for directory, record in sorted(found, key=lambda item: standing(item[1])):
         if record.numerics == NUMERICS:
             by_run[fingerprint(declared(record.spec))] = (directory, record)
     return {

@@ -65,11 +65,20 @@ class Bar:
 
 
 def forest(dots: Sequence[Dot], margin: float | None, axis: str, say: Say) -> Figure:
-    """Draw differences as dots with their intervals, a line each."""
+    """Draw differences as dots with their intervals, a line each.
+
+    Those far beyond the margin stand at the edge with their number, where there are others: on their scale these could
+    not be told apart.
+    """
     lines = list(_grouped(dots))
     figure, axes = _figure(1.1 + 0.34 * len(lines))
+    reach = math.inf if margin is None else FAR * abs(margin)
+    near = [dot for dot in dots if abs(dot.mean) <= reach] or dots
+    edge = max(abs(bound) for dot in near for bound in (dot.low, dot.high))
     for place, (_, dot) in enumerate(lines):
-        if dot:
+        if dot and dot not in near:
+            _far(axes, dot.mean, place, math.copysign(edge, dot.mean), TONES.get(dot.tone, INK))
+        elif dot:
             colour = TONES.get(dot.tone, INK)
             axes.plot([dot.low, dot.high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt")
             axes.plot([dot.mean], [place], MARKERS.get(dot.tone, "o"), color=colour, markersize=6.5)
@@ -100,11 +109,10 @@ def ranking(ranks: Sequence[Rank], margin: float, axis: str, say: Say) -> Figure
     figure, axes = _figure(1.1 + 0.24 * len(ranks))
     edge = FAR * margin
     for place, rank in enumerate(ranks):
-        far = rank.cost > edge
-        axes.plot([min(rank.cost, edge)], [place], ">" if far else "o", color=COLOURS[0], markersize=6)
-        if far:
-            axes.annotate(f"{rank.cost:+.0f}", (edge, place), (-6, 0), textcoords="offset points", ha="right",
-                          va="center", fontsize=9)  # fmt: skip
+        if rank.cost > edge:
+            _far(axes, rank.cost, place, edge, COLOURS[0])
+        else:
+            axes.plot([rank.cost], [place], "o", color=COLOURS[0], markersize=6)
         axes.annotate(rank.trained, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=9)
     axes.annotate(say("qk_trained"), (1.02, -1), xycoords=("axes fraction", "data"), va="center", fontsize=9)
     axes.axvline(0, color=INK, linewidth=0.9)
@@ -114,6 +122,14 @@ def ranking(ranks: Sequence[Rank], margin: float, axis: str, say: Say) -> Figure
     axes.set_xlim(right=1.03 * edge)
     _name_costs(axes, axis)
     return figure
+
+
+def _far(axes: Axes, value: float, place: int, edge: float, colour: str) -> None:
+    """Point to a value beyond the edge, and write it there."""
+    right = value > 0
+    axes.plot([edge], [place], ">" if right else "<", color=colour, markersize=6)
+    axes.annotate(f"{value:+.0f}", (edge, place), (-6 if right else 6, 0), textcoords="offset points",
+                  ha="right" if right else "left", va="center", fontsize=9)  # fmt: skip
 
 
 def waterfall(bars: Sequence[Bar], axis: str, *, relative: bool) -> Figure:
@@ -227,7 +243,7 @@ def heads_over_training(ways: Sequence[tuple[str, Sequence[AttentionRecord]]], s
     figure = Figure(figsize=(WIDTH, 0.9 + 1.35 * len(ways)), layout="constrained")
     grid = figure.subplots(len(ways), 2, squeeze=False, sharex=True, sharey="col")
     for axes, key in zip(grid[0], ("heads_axis", "heads_distance"), strict=True):
-        axes.set_title(say(key), fontsize=10, loc="left")
+        axes.set_title(say(key), fontsize=10, loc="right")  # to the left there are names, to the right nothing
     for (name, seen), (left, right) in zip(ways, grid, strict=True):
         for axes, field in ((left, "entropy"), (right, "distance")):
             _layers(axes, [record.step for record in seen], [getattr(record, field) for record in seen], say)

@@ -7,12 +7,13 @@ PRICE: dict[str, tuple[str, str]] = {
     "price_note": (
         (
             "For each margin the arm of each kind that is surely within it and trains the least of Q and K. Verdicts "
-            "are corrected for all arms of the family, at each margin anew. Trained Q and K of a smaller width are "
-            "the control: what they reach with as few parameters needs no freezing."
+            "are corrected for all arms of the family, at each margin anew; arms outside it are judged by themselves. "
+            "Trained Q and K of a smaller width are the control: what they reach with as few parameters needs no "
+            "freezing."
         ),
         (
-            "对每个界值，列出各类中确定在界值之内且训练 Q、K 最少的组。判定在每个界值上重新对同族各组校正。"
-            "宽度更小、但参与训练的 Q、K 是对照：它们用同样少的参数能达到的，并不需要冻结。"
+            "对每个界值，列出各类中确定在界值之内且训练 Q、K 最少的组。判定在每个界值上重新对同族各组校正，"
+            "族外各组单独判定。宽度更小、但参与训练的 Q、K 是对照：它们用同样少的参数能达到的，并不需要冻结。"
         ),
     ),
     "price_kind": ("weights of Q and K", "Q、K 的权重"),
@@ -25,11 +26,11 @@ PRICE: dict[str, tuple[str, str]] = {
     "same_repair_note": (
         (
             "A repair that helps trained Q and K as much as frozen ones is no answer to freezing. So each frozen arm "
-            "is compared with trained Q and K that have the same repair and the same model, tuned alike."
+            "is compared with trained Q and K that have the same repair and the same model."
         ),
         (
             "若某项修补对可训练的 Q、K 同样有效，它就不能说明冻结的问题。"
-            "因此每个冻结组都与具有相同修补、相同模型、同样调参的可训练组比较。"
+            "因此每个冻结组都与具有相同修补、相同模型的可训练组比较。"
         ),
     ),
     "same_repair_control": ("trained, same repair", "可训练、相同修补"),

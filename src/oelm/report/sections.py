@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from oelm.analysis.ablation import ablations
+from oelm.analysis.ablation import Ablation, ablations
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import Curves, convergence_of
 from oelm.analysis.evidence import Cell, Evidence
@@ -73,19 +73,12 @@ def ablation_section(comparison: Comparison, lang: Language) -> Iterator[Section
     say, measure = wording(lang), comparison.measure
     if not found:
         return
-    bars = [
-        Bar(" ".join([say(f"step_{step.name}"), *(value for _, value in item.cell)]), step.difference.mean,
-            step.difference.interval, first=number == 0)
-        for item in found
-        for number, step in enumerate(item.steps)
-        if step.difference
-    ]  # fmt: skip
     picture = None
-    if bars:
+    if any(step.difference for item in found for step in item.steps):
         axis = f"forest_axis_{measure.name}"
         picture = figure(
             "ablation",
-            lambda voice: waterfall(bars, voice(axis), relative=measure.name == "perplexity"),
+            lambda voice: waterfall(_bars(found, voice), voice(axis), relative=measure.name == "perplexity"),
             say("ablation_caption"),
             lang,
         )
@@ -94,6 +87,26 @@ def ablation_section(comparison: Comparison, lang: Language) -> Iterator[Section
     notes += [say("ablation_confounded")] if any(item.confounded for item in found) else []
     table = ablation_table(comparison, found, say)
     yield Section("ablation", say("heading_ablation"), tuple(notes), table=table, figure=picture)
+
+
+def _bars(found: Sequence[Ablation], say: Say) -> list[Bar]:
+    """Return the steps as bars. One that stands apart begins anew, so it is named by its ends."""
+    return [
+        Bar(
+            " ".join(
+                [
+                    f"{step.start} → {step.end}" if item.apart else say(f"step_{step.name}"),
+                    *(value for _, value in item.cell),
+                ]
+            ),
+            step.difference.mean,
+            step.difference.interval,
+            first=number == 0,
+        )
+        for item in found
+        for number, step in enumerate(item.steps)
+        if step.difference
+    ]
 
 
 def convergence_section(comparison: Comparison, curves: dict[tuple[str, Cell], Curves], lang: Language) -> Section:

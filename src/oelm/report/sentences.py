@@ -78,6 +78,10 @@ EVIDENCE: dict[str, tuple[str, str]] = {
             "不含选取本身的偶然性。"
         ),
     ),
+    "stage_untuned": (
+        "No arm was tuned: at other settings the order may be another.",
+        "各组均未调参：换一组设置，次序可能不同。",
+    ),
     "forced": (
         "This comparison was forced. It is not fair: {reason}",
         "此比较为强制进行，并不公平：{reason}",
@@ -131,10 +135,17 @@ EVIDENCE: dict[str, tuple[str, str]] = {
             "“组 + 种子”模型的共同残差：仅当各组波动相同时才正确；对波动较大的组偏窄，对波动较小的组偏宽。"
         ),
     ),
+    "statistics_family": (
+        "The family: {family}. The p of other arms is not corrected.",
+        "同族各组：{family}。其余各组的 p 未校正。",
+    ),
     "heading_forest": ("The differences, with their intervals", "差异及其区间"),
     "forest_caption": (
-        "Dots are mean differences to {reference}, lines their 95 % intervals; the dashed line is the margin.",
-        "圆点为相对 {reference} 的平均差异，横线为 95% 区间；虚线为界值。",
+        (
+            "Dots are mean differences to {reference}, lines their 95 % intervals; the dashed line is the margin. "
+            "Arrows point to what is far beyond it."
+        ),
+        "圆点为相对 {reference} 的平均差异，横线为 95% 区间；虚线为界值。箭头指向远超界限者。",
     ),
     "forest_axis_perplexity": ("perplexity against the reference (%)", "相对参照的困惑度（%）"),
     "forest_axis_accuracy": ("accuracy lost against the reference (points)", "相对参照损失的准确率（百分点）"),
@@ -154,12 +165,14 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     ),
     "ablation_apart": (
         (
-            "A line of freezing that no other line continues compares two arms that start alike, one of them frozen. "
+            "What stands behind the whole way compares two arms that differ in one thing: freezing where both start "
+            "alike, or the form of the orthogonal rows, which is one QR for all heads, or slices, against one a head. "
             "On a pretrained model it is no part of the way: a fresh draw also throws away what Q and K had learned, "
             "so fresh draws are compared with one another alone."
         ),
         (
-            "单独成行的“冻结”比较起点相同的两组，其中一组被冻结。对预训练模型，它不属于全程：重新抽取的初值同时丢弃了"
+            "全程之后的各行比较只有一处不同的两组：起点相同时的冻结，或正交行的形式（全部头共一次 QR 或切片，"
+            "与逐头 QR 相比）。对预训练模型，冻结不属于全程：重新抽取的初值同时丢弃了"
             " Q 与 K 已学到的内容，因此只在重新抽取的各组之间比较。"
         ),
     ),
@@ -180,6 +193,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "step_freezing-and-scale": ("freezing and scale", "冻结与尺度"),
     "step_scale-and-orthogonality": ("scale and orthogonality", "尺度与正交"),
     "step_all": ("freezing, scale and orthogonality", "冻结、尺度与正交"),
+    "step_form": ("another form of orthogonal", "另一种正交形式"),
     "step_whole": ("the whole way", "全程"),
     "ablation_caption": (
         "Each bar starts where the one before it ended; thin lines are 95 % intervals of the step.",

@@ -117,7 +117,9 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
                 href=f"#evidence-{number}",
             )
         )
-    return Table("statistics", columns, tuple(lines), (say("statistics_note"),))
+    family = comparison.study.family
+    of_family = [] if family is None else [say("statistics_family", family=", ".join(family))]
+    return Table("statistics", columns, tuple(lines), (say("statistics_note"), *of_family))
 
 
 def ablation_table(comparison: Comparison, found: Sequence[Ablation], say: Say) -> Table:

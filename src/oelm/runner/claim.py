@@ -132,7 +132,7 @@ def _taken(directory: Path, threads: int, device: str) -> Claim:
     process = psutil.Process()
     claim = Claim(socket.gethostname(), _place(), process.pid, process.create_time(), threads, device, path)
     whole = directory / f".claim-{uuid.uuid4().hex}"
-    whole.write_text(json.dumps({name: value for name, value in asdict(claim).items() if name != "path"}))
+    whole.write_text(json.dumps(_plain(claim)))
     try:
         os.link(whole, path)
     except FileExistsError:
@@ -145,7 +145,7 @@ def _taken(directory: Path, threads: int, device: str) -> Claim:
 def _beat(claim: Claim, ended: threading.Event) -> None:
     while not ended.wait(BEAT_SECONDS):
         newest = _newest(claim.path.parent)  # never raises: a heart that stops loses the run
-        if newest is not None and _number(newest.path) > _number(claim.path):
+        if not _is_own(claim) or (newest is not None and _number(newest.path) > _number(claim.path)):
             os.kill(os.getpid(), signal.SIGTERM)  # saves and leaves, as if asked to from outside
             return
         with suppress(OSError):
@@ -155,9 +155,23 @@ def _beat(claim: Claim, ended: threading.Event) -> None:
 def _release(claim: Claim) -> None:
     """Take the claim back, and the dead ones it has succeeded; the own one last, so that none of them comes to life."""
     numbered = sorted(claim.path.parent.glob(f"{CLAIM}*"), key=_number)
-    if numbered and _number(numbered[-1]) == _number(claim.path):
+    if numbered and _number(numbered[-1]) == _number(claim.path) and _is_own(claim):
         for path in numbered:
             path.unlink(missing_ok=True)
+
+
+def _is_own(claim: Claim) -> bool:
+    """Whether the file of a claim is still its own: whoever succeeded it may have come and gone, and others after."""
+    try:
+        return bool(json.loads(claim.path.read_text()) == _plain(claim))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):  # it may not be read just now, or someone has edited it: it holds while it is there
+        return True
+
+
+def _plain(claim: Claim) -> dict[str, object]:
+    return {name: value for name, value in asdict(claim).items() if name != "path"}
 
 
 def _newest(directory: Path) -> Claim | None:

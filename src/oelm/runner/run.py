@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import importlib.util
 import os
 import re
 import statistics
@@ -17,6 +17,7 @@ from torch import nn
 
 from oelm import surgery
 from oelm.errors import NotCarriedOut, RunFailed, UsageError
+from oelm.files import UNWRITABLE
 from oelm.method.rates import multipliers
 from oelm.models.cost import Cost, training_cost
 from oelm.record.schema import CostRecord, ParametersRecord, ResultRecord, RunRecord
@@ -36,9 +37,6 @@ from oelm.train.evaluate import Measured
 from oelm.train.loop import Observer, Training
 from oelm.train.optimizer import Optimizer
 from oelm.train.signals import StopWish, listening
-
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""The errors of a disk that is full, or takes nothing more: making room helps there, and with no other error."""
 
 
 def execute(
@@ -64,6 +62,11 @@ def execute(
         raise UsageError(
             f"train.processes={run.train.processes}, but {processes()} are running. Start the run with "
             f"torchrun --nproc_per_node={run.train.processes} -m oelm train ..., or set train.processes."
+        )
+    if run.train.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise UsageError(
+            "train.tensorboard was asked for, and tensorboard is not installed. Say `pip install -c constraints.txt "
+            "'.[tensorboard]'`, or leave it out: metrics.jsonl holds the same curves."
         )
     torch.set_num_threads(run.train.threads)
     keep_large_blocks()

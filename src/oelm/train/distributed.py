@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from oelm.errors import UsageError
+
 
 @dataclass(frozen=True)
 class World:
@@ -79,6 +81,11 @@ def world(device: str) -> Iterator[World]:
     size, rank = processes(), int(os.environ.get("RANK", "0"))
     where = torch.device(device, int(os.environ.get("LOCAL_RANK", "0"))) if device == "cuda" else torch.device(device)
     if where.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UsageError(
+                "train.device=cuda was asked for, and torch finds no GPU here. Take train.device=cpu, or see that the "
+                "driver is loaded and that torch is a build with CUDA (python -m torch.utils.collect_env)."
+            )
         torch.cuda.set_device(where)
     if size == 1:
         yield World(0, 1, where)
