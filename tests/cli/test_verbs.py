@@ -163,6 +163,41 @@ def test_a_study_runs_reports_and_is_done_the_second_time(tiny_data, tmp_path, m
     assert dispatch(["report", "study.py", "--lang", "zh"]) == 0
 
 
+def test_a_study_that_has_not_run_is_not_reported_over_the_runs_of_others(tiny_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.py").write_text(STUDY.format(data=str(tiny_data)))
+    loose = tmp_path / "runs" / "some-run"
+    loose.mkdir(parents=True)
+    (loose / "record.json").write_text("{}")
+    assert dispatch(["report", "study.py"]) == 2
+    assert "oelm run study.py" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["some-run"]
+
+
+def test_what_is_in_the_way_of_every_run_is_said_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = STUDY.format(data="x").replace("directory=Path('x')", "corpus='mine', vocab_size=300")
+    (tmp_path / "study.py").write_text(text)
+    assert dispatch(["run", "study.py"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("no corpus named 'mine'") == 1
+    assert "`oelm prepare mine --from PATH --vocab-size 300`" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_tuning_is_shown_by_its_values_and_by_validation_alone(tiny_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tuned = 'seeds=(0,), tuning_seeds=(9,), tuned={"train.learning_rate": (1e-3, 3e-3)}'
+    (tmp_path / "study.py").write_text(STUDY.format(data=str(tiny_data)).replace("seeds=(0, 1)", tuned))
+    assert dispatch(["run", "study.py"]) == 0
+    said = capsys.readouterr().out
+    trials = [line for line in said.splitlines() if ", seed 9 at 0.00" in line and "tokens/s" in line]
+    assert len(trials) >= 4
+    assert all("validation loss" in line and "test" not in line for line in trials)
+    assert "Tuning has ended: 2 runs confirm the choice" in said
+    assert "baseline, seed 0: test perplexity" in said
+
+
 def test_a_failing_run_is_told_and_does_not_stop_the_others(tiny_data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = STUDY.format(data=str(tiny_data)).replace(

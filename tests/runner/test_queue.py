@@ -121,6 +121,19 @@ def test_a_thousand_runs_are_looked_up_in_about_the_time_it_takes_to_read_them(s
     assert time.perf_counter() - began < 6 * reading + 0.5
 
 
+def test_trials_are_named_by_what_they_try_and_keep_their_test_figure_to_themselves(tuned_study, tmp_path, write_run):
+    study = tuned_study()
+    write_run(Board(study, tmp_path / "runs").stage.tune[0])
+    board = Board(study, tmp_path / "runs")
+    assert [entry.name for entry in board.entries[:2]] == [
+        "baseline, seed 100 at 0.001",
+        "oelm-freeze, seed 100 at 0.001",
+    ]
+    now = facts(board.refresh(board.entries[0]))
+    assert (now["run"], now["trial"], now["test_perplexity"]) == ("baseline, seed 100 at 0.001", [0.001], None)
+    assert now["val_loss"] == 1.51
+
+
 def coffee(checksum):
     return lambda run: run.model_copy(update={"data": run.data.model_copy(update={"checksum": checksum})})
 

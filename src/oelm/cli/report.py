@@ -68,8 +68,28 @@ def study_and_root(path: Path, out: Path, scale: str | None) -> tuple[AnyStudy, 
 
         return read_study(path), path
     study = load_study(path, scale)
-    inner = out / study.name
-    return study, inner if inner.is_dir() or not any(out.glob("*/record.json")) else out
+    root = next((folder for folder in (out / study.name, out) if _holds(folder, study)), None)
+    if root is None:
+        raise UsageError(
+            f"nothing of {study.name!r} has been run below {out}. `oelm run {path}` does that; if its runs lie "
+            "elsewhere, name the folder with --out."
+        )
+    return study, root
+
+
+def _holds(folder: Path, study: AnyStudy) -> bool:
+    """Whether a folder is that of a study's runs, by what was declared there or, copied together, by the runs."""
+    from oelm.record.stages import by_declaration, stage_of
+    from oelm.record.store import RECORD, STUDY, find_records, read_study
+    from oelm.spec.run import fingerprint
+
+    if (folder / STUDY).exists():
+        return read_study(folder).name == study.name
+    if any(folder.glob(f"*/{STUDY}")) or not any(folder.glob(f"*/{RECORD}")):
+        return False
+    found, _ = find_records(folder)
+    known = by_declaration(record for _, record in found)
+    return any(fingerprint(run) in known for run in stage_of(study, known).runs)
 
 
 def _keep(study: AnyStudy, root: Path, target: Path) -> None:

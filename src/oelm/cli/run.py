@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from oelm.errors import UsageError
 from oelm.spec.slurm import SlurmSpec
 from oelm.study import load_study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from oelm.runner.queue import Entry
 
 
 @dataclass
@@ -39,6 +46,20 @@ class Arguments:
     wish: Annotated[SlurmSpec, tyro.conf.arg(name="slurm")] = SlurmSpec()
 
 
+def _tell_troubles(entries: Sequence[Entry], console: Console) -> None:
+    """Say once what is in the way of several runs, and stop if it is in the way of all."""
+    names: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.trouble:
+            names.setdefault(entry.trouble, []).append(entry.name)
+    if sum(map(len, names.values())) == len(entries) and len(names) == 1:
+        (trouble,) = names
+        raise UsageError(f"nothing of the study can be run: {trouble}")
+    for trouble, stuck in names.items():
+        others = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
+        console.print(f"{stuck[0]}{others} cannot be run: {trouble}", markup=False, highlight=False, soft_wrap=True)
+
+
 def main(argv: list[str]) -> int:
     """Parse, run, report."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm run")
@@ -59,9 +80,7 @@ def main(argv: list[str]) -> int:
     board = Board(study, root, only=arguments.only, bind=lambda run: bound(run)[0])
     for trouble in board.troubles:
         console.print(trouble, markup=False, highlight=False, soft_wrap=True)
-    for entry in board.entries:
-        if entry.trouble:
-            console.print(f"{entry.name} cannot be run: {entry.trouble}", markup=False, highlight=False, soft_wrap=True)
+    _tell_troubles(board.entries, console)
     if done := board.count("complete", "diverged"):
         console.print(f"{done} of {len(board.entries)} runs are done already.", highlight=False)
     write_study(root, study)

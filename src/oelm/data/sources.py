@@ -82,7 +82,7 @@ def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
         origin, rule = f"package:{PACKAGED[spec.corpus].package}", "rows"
         inputs = (_input(packaged_file(spec.corpus)),)
     else:
-        hub = hub_corpus(spec.corpus)
+        hub = hub_corpus(spec.corpus, _sizes(spec))
         origin, rule = f"hub:{hub.name}", "articles" if hub.lines else "rows"
     if documents not in {None, rule}:
         raise UsageError(
@@ -136,8 +136,14 @@ def block_bytes_for(tokens: int | None) -> int:
     return most if tokens is None else max(least, min(most, tokens * _BYTES_PER_TOKEN // 64))
 
 
-def hub_corpus(name: str) -> HubCorpus:
-    """Return the data set that a name stands for."""
+def _sizes(spec: DataSpec) -> str:
+    """Return the options that prepare a corpus as a run asks for it."""
+    asked = {"--vocab-size": spec.vocab_size, "--tokens": spec.tokens}
+    return "".join(f" {option} {value}" for option, value in asked.items() if value is not None)
+
+
+def hub_corpus(name: str, sizes: str = "") -> HubCorpus:
+    """Return the data set that a name stands for; `sizes` are the options to prepare it with, if it is none."""
     if name in HUB_CORPORA:
         return HUB_CORPORA[name]
     if "/" not in name:
@@ -145,7 +151,8 @@ def hub_corpus(name: str) -> HubCorpus:
             "corpus",
             name,
             (*HUB_CORPORA, *PACKAGED, STORIES, *(f"{kind}:8" for kind in PROBE_SIZES)),
-            "A data set of the hub is named owner/name; local text takes any name with --from PATH.",
+            "A data set of the hub is named owner/name. Local text takes any name: `oelm prepare "
+            f"{name} --from PATH{sizes}` makes it ready for runs that name it.",
         )
     return HubCorpus.named(name)
 

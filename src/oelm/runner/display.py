@@ -49,8 +49,10 @@ def facts(entry: Entry) -> dict[str, Any]:
         "step": metric.step if metric else record.step if record else 0,
         "steps": steps,
         "loss": metric.loss if metric else None,
-        "test_perplexity": result.test_perplexity if result else None,
-        "test_accuracy": result.test_accuracy if result else None,
+        "trial": list(entry.trial),
+        "val_loss": result.val_loss if result else None,
+        "test_perplexity": result.test_perplexity if result and not entry.trial else None,
+        "test_accuracy": result.test_accuracy if result and not entry.trial else None,
         "tokens_per_second": metric.tokens_per_second if metric else None,
         "seconds_left": left,
         "device": entry.claim.device if entry.claim else None,
@@ -87,7 +89,7 @@ def table(entries: Sequence[Entry], *, every: bool = False) -> Table:
 def _cells(entry: Entry) -> list[RenderableType]:
     now = facts(entry)
     loss = now["loss"] if entry.state == "running" else None
-    final = now["test_perplexity"]
+    final = perplexity(now["val_loss"]) if entry.trial and now["val_loss"] is not None else now["test_perplexity"]
     where = f"{now['device']} on {now['host']}" if entry.claim and not entry.claim.is_here else now["device"] or ""
     if entry.state == "queued":
         where = str(now["job_state"])
@@ -207,4 +209,6 @@ def result_of(entry: Entry) -> str:
     figure = f"test perplexity {result.test_perplexity:.3f}, " if result.test_perplexity is not None else ""
     if result.test_accuracy is not None:
         figure = f"test accuracy {result.test_accuracy:.2%}, "
+    if entry.trial:  # chosen by validation; who sees the test split while tuning begins to choose by it
+        figure = f"validation loss {result.val_loss:.4f}, "
     return f"{figure}{result.tokens_per_second:,.0f} tokens/s"

@@ -107,7 +107,10 @@ class LocalRunner:
             return True
         if any(self._startable(entry) for entry in self.board.entries):
             return True
-        return self.board.advance()
+        if self.board.advance():
+            self.console.print(self.board.news, highlight=False)
+            return True
+        return False
 
     def _startable(self, entry: Entry) -> bool:
         """Whether to start a run: what failed before gets a new chance, but within one call only `retries` more."""
@@ -216,6 +219,8 @@ class LocalRunner:
         ask_to_stop(slot.directory, slot.child.process.pid)
 
     def _stop(self) -> None:
+        if not self._working:
+            return
         self.console.print("asking the runs to save themselves ...")
         for slot in self._working:
             self._ask(slot)

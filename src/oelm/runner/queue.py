@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from oelm.errors import BadRecord, OelmError, UnknownName, UsageError
 from oelm.files import write_atomically
 from oelm.record.schema import RunRecord
-from oelm.record.stages import CHOICE, Stage, is_settled, of_these_numerics, stage_of
+from oelm.record.stages import CHOICE, Stage, is_settled, of_these_numerics, stage_of, standing
 from oelm.record.store import RECORD, find_records, read_record, run_directory
 from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
 from oelm.runner.slurm_queue import Job, SlurmQueue, find_jobs
 from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
-from oelm.study import AnyStudy
+from oelm.study import AnyStudy, Study, at
 
 SHORTEST = 6
 """So many digits of a fingerprint tell which run is meant."""
@@ -40,11 +40,14 @@ class Entry:
     """What it was given to Slurm as, if it was."""
     trouble: str | None = None
     """Why its record cannot be read, or its data not be had. Nothing is started then, least of all over a record."""
+    trial: tuple[object, ...] = ()
+    """The values that it tries, if it is one of those that a study is tuned by."""
 
     @property
     def name(self) -> str:
         """What people call it."""
-        return self.run.label or f"{self.run.arm}, seed {self.run.seed}"
+        tried = " at " + ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in self.trial)
+        return self.run.label or f"{self.run.arm}, seed {self.run.seed}{tried if self.trial else ''}"
 
     @property
     def state(self) -> State:
@@ -77,8 +80,7 @@ class Board:
         found, bad = find_records(root) if root.is_dir() else ([], [])
         self.troubles = tuple(map(str, bad))
         given = find_jobs(root)
-        # Of two folders of one declared run, made when its data were others, the complete one tells, then the newer.
-        found.sort(key=lambda item: (item[1].status == "complete", item[1].started))
+        found.sort(key=lambda item: standing(item[1]))  # of two folders of one declared run the last one tells
         keys = {directory: fingerprint(declared(record.spec)) for directory, record in found}
         self._directories = {keys[directory]: directory for directory, record in found if record.numerics == NUMERICS}
         complete = {directory for directory, record in found if record.status == "complete"}
@@ -118,7 +120,15 @@ class Board:
     def _expand(self) -> None:
         self.stage = stage_of(self.study, self._records)
         keyed = [(fingerprint(run), run) for run in self.stage.runs]
-        self.entries = [self._entry(key, run) for key, run in keyed if self._wanted(key, run)]
+        self.entries = [
+            replace(self._entry(key, run), trial=self._trial(run)) for key, run in keyed if self._wanted(key, run)
+        ]
+
+    def _trial(self, run: RunSpec) -> tuple[object, ...]:
+        study = self.study
+        if not isinstance(study, Study) or run.seed not in study.tuning_seeds:  # confirmed is by other seeds
+            return ()
+        return tuple(at(run, field) for field in study.tuned)
 
     def _judged(self) -> dict[str, str]:
         """Return which record stands for each declared run."""
@@ -130,10 +140,17 @@ class Board:
         known = self._records.get(fingerprint(declared(entry.run)))
         return bool(not entry.trouble and known and known.fingerprint != fingerprint(entry.run))
 
+    @property
+    def news(self) -> str:
+        """What it means that there are runs which were not there before."""
+        if self.stage.name == "tune":
+            return "Some arm is best at an end of the grid, so the grid grows there for every arm."
+        return f"Tuning has ended: {len(self.stage.confirm)} runs confirm the choice, each arm at its best ({CHOICE})."
+
     def refresh(self, entry: Entry) -> Entry:
         """Look at one run again."""
         place = next(place for place, known in enumerate(self.entries) if known.directory == entry.directory)
-        fresh = self._looked_up(entry.run, entry.directory)
+        fresh = replace(self._looked_up(entry.run, entry.directory), trial=entry.trial)
         self.entries[place] = fresh
         if fresh.record:
             self._records[fingerprint(declared(entry.run))] = fresh.record

@@ -100,7 +100,12 @@ class SlurmRunner:
             self._noted(self.board.refresh(entry))
         if startable := [entry for entry in self._unsettled() if self._startable(entry)]:
             self._submit(startable)
-        return any(map(self._is_open, self._unsettled())) or self.board.advance()
+        if any(map(self._is_open, self._unsettled())):
+            return True
+        if self.board.advance():
+            self.console.print(self.board.news, highlight=False)
+            return True
+        return False
 
     def _unsettled(self) -> list[Entry]:
         return [e for e in self.board.entries if not e.trouble and e.state not in ("complete", "diverged")]
