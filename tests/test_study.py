@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from oelm.errors import InvalidSpec, UnknownName, UsageError
 from oelm.record.stages import stage_of
-from oelm.spec.data import DataSpec
+from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.model import GPT_SIZES, ForeignSpec
 from oelm.spec.named import METHODS, named_method
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
@@ -57,6 +57,7 @@ def test_one_run_declared_twice_is_refused():
 
 
 BOUND = BASE.model_copy(update={"data": DataSpec(checksum="c0ffee")})
+FOREIGN = BASE.model_copy(update={"model": ForeignSpec(name="mine", checksum="c0ffee"), "data": ExamplesSpec()})
 EPOCHS = BASE.model_copy(update={"train": TrainSpec(epochs=2, steps=70)})
 
 
@@ -65,6 +66,7 @@ EPOCHS = BASE.model_copy(update={"train": TrainSpec(epochs=2, steps=70)})
     [
         ({"base": BOUND}, "'baseline' with data.checksum='c0ffee', .* leave it out"),
         ({"axes": {"data.checksum": ("c0ffee",)}}, "data.checksum='c0ffee'"),
+        ({"base": FOREIGN}, "model.checksum='c0ffee', .* leave it out"),
         ({"base": EPOCHS}, "train.steps=70 beside train.epochs=2.0, .* leave one of the two out"),
         ({"axes": {"train.steps": (1000, 70), "train.epochs": (2.0,)}}, "train.steps=70 beside train.epochs=2.0"),
     ],

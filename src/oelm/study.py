@@ -18,6 +18,7 @@ from pydantic import NonNegativeInt, PositiveFloat, ValidationError, field_valid
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec
 from oelm.spec.method import MethodSpec
+from oelm.spec.model import ForeignSpec
 from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec, declared, fingerprint
 
@@ -188,6 +189,8 @@ def _refuse_what_binding_fills_in(study: str, run: RunSpec) -> None:
     found = None
     if run.data.checksum is not None:
         found = f"data.checksum={run.data.checksum!r}, which is filled in when a run is bound to its data: leave it out"
+    elif isinstance(run.model, ForeignSpec) and run.model.checksum is not None:
+        found = f"model.checksum={run.model.checksum!r}, which is filled in as well: leave it out"
     elif run != declared(run):
         found = (
             f"train.steps={run.train.steps} beside train.epochs={run.train.epochs}, from which steps are derived when "

@@ -9,6 +9,7 @@ from oelm.analysis.compare import compare, select
 from oelm.analysis.evidence import cell_of, meaning
 from oelm.analysis.fairness import covers
 from oelm.errors import IncomparableRuns
+from oelm.spec.data import ExamplesSpec
 from oelm.spec.model import ForeignSpec
 from oelm.spec.run import fingerprint
 from oelm.study import Arm, Study, replaced
@@ -112,6 +113,17 @@ def test_mixed_numerics_are_refused(study: Study, make_record: Any) -> None:
     records[1] = (Path("old"), make_record(study.runs()[1], numerics=0))
     with pytest.raises(IncomparableRuns, match=r"differ in numerics \(0, 1\).*run the older ones again"):
         compare(study, records)
+
+
+def test_different_weights_from_one_folder_are_refused_by_name(study: Study, make_record: Any) -> None:
+    base = study.base.model_copy(update={"model": ForeignSpec(name="mine"), "data": ExamplesSpec()})
+    study = study.model_copy(update={"base": base})
+    records = whole(study, make_record)
+    assert compare(study, records)
+    run = study.runs()[1]
+    other = run.model_copy(update={"model": run.model.model_copy(update={"checksum": "decaf"})})
+    with pytest.raises(IncomparableRuns, match=r'model\.checksum \("decaf", null\).*run them again'):
+        compare(study, [*records[:1], (Path("other"), make_record(other)), *records[2:]])
 
 
 def test_different_bytes_of_data_are_refused_by_name(study: Study, make_record: Any) -> None:

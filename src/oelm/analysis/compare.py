@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oelm.analysis.evidence import (
-    BOUND_LATER,
     MACHINE,
     Cell,
     Evidence,
+    bytes_of,
     cell_of,
     departure_from,
     differences,
@@ -219,11 +219,11 @@ def _of_newest_bytes(evidence: Sequence[Evidence]) -> tuple[list[Evidence], list
     kept, outdated = [], []
     for item in evidence:
         last = newest.get(fingerprint(declared(item.spec)), item)
-        bytes_of = (item.spec.data.checksum, last.spec.data.checksum)
-        if item.record.numerics != NUMERICS or bytes_of[0] == bytes_of[1]:
+        other = differences(bytes_of(item.spec), bytes_of(last.spec))
+        if item.record.numerics != NUMERICS or not other:
             kept.append(item)
         else:
-            outdated.append(Ignored(item.directory, item.arm, item.spec.seed, {BOUND_LATER: bytes_of}))
+            outdated.append(Ignored(item.directory, item.arm, item.spec.seed, other))
     return kept, outdated
 
 

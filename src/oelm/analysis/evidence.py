@@ -10,12 +10,13 @@ from typing import Any, get_args
 
 from oelm.record.schema import RunRecord
 from oelm.spec.base import NoEffect, Spec
+from oelm.spec.model import ForeignSpec
 from oelm.spec.run import RunSpec, declared
 from oelm.study import Study, at
 
 MACHINE = ("device", "cores", "platform", "torch")
 """What of an environment makes runs faster or slower: seconds and bytes are compared where all of it is the same."""
-BOUND_LATER = "data.checksum"
+BOUND_LATER, WEIGHTS = "data.checksum", "model.checksum"
 """None in a study's runs, filled in when a run is bound to its data."""
 
 (_NO_EFFECT,) = get_args(NoEffect)[1:]
@@ -53,14 +54,19 @@ def shown(value: Any) -> str:
 
 
 def meaning(run: RunSpec) -> dict[str, Any]:
-    """Return dotted field -> value of all that can change a run's numbers but the checksum of its data.
+    """Return dotted field -> value of all that can change a run's numbers but checksums.
 
     Unlike `Spec.meaning`, which is made for hashing, fields at their default are in it: a reader who is told
     that two runs differ wants to see both values.
     """
     fields = dict(_telling(declared(run)))
-    del fields[BOUND_LATER]
-    return fields
+    return {field: value for field, value in fields.items() if field not in (BOUND_LATER, WEIGHTS)}
+
+
+def bytes_of(run: RunSpec) -> dict[str, str | None]:
+    """Return the checksums that a run got when it was bound: of its data, and of weights in a directory."""
+    weights = {WEIGHTS: run.model.checksum} if isinstance(run.model, ForeignSpec) else {}
+    return {BOUND_LATER: run.data.checksum, **weights}
 
 
 def _telling(spec: Spec, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from oelm.analysis.evidence import BOUND_LATER, Evidence, cell_of, differences, meaning, shown
+from oelm.analysis.evidence import BOUND_LATER, WEIGHTS, Evidence, cell_of, differences, meaning, shown
 from oelm.errors import IncomparableRuns
+from oelm.spec.model import ForeignSpec
 from oelm.spec.run import RunSpec
 from oelm.study import Arm, Study
 
@@ -43,6 +44,12 @@ def complaints(
             [(item, item.spec.data.checksum) for item in complete if cell in (None, cell_of(study, item.spec))],
             "They were trained on different bytes: prepare the data once and run the others again.",
         )
+    by_model: dict[str, list[tuple[Evidence, Any]]] = {}
+    for item in complete:
+        if isinstance(item.spec.model, ForeignSpec):
+            by_model.setdefault(item.spec.model.name, []).append((item, item.spec.model.checksum))
+    for values in by_model.values():
+        yield from _of_unequal(WEIGHTS, values, "The files of their model were changed between them: run them again.")
 
 
 def _of_declared(

@@ -13,10 +13,12 @@ from oelm.data.prepare import prepared
 from oelm.data.text_encoder import trained_encoder
 from oelm.data.tokens import TokenData, open_tokens
 from oelm.errors import BadData, NotCarriedOut
+from oelm.files import sha256_of
 from oelm.interop.tokenization import encoder_of
+from oelm.spec.base import digest
 from oelm.spec.data import DataSpec, ExamplesSpec, Split
 from oelm.spec.epochs import steps_of
-from oelm.spec.model import GPTSpec, ModelSpec
+from oelm.spec.model import ForeignSpec, GPTSpec, ModelSpec
 from oelm.spec.run import RunSpec
 
 Data = TokenData | EncodedExamples
@@ -26,7 +28,8 @@ def bound(run: RunSpec) -> tuple[RunSpec, Data]:
     """Bind a run to its data, prepared now if need be.
 
     Raises:
-        BadData: the data are not what they should be, or not those that the run was declared for.
+        BadData: the data, or the weights in a directory, are not what they should be, or not those that the run was
+            declared for.
         NotCarriedOut: a foreign model on plain text.
 
     """
@@ -36,11 +39,33 @@ def bound(run: RunSpec) -> tuple[RunSpec, Data]:
             f"the run was declared for data with checksum {run.data.checksum}, but those of {run.data.corpus!r} have "
             f"{data.checksum}. Prepare the same data again, or declare the run without a checksum."
         )
-    named = run.model_copy(update={"data": run.data.model_copy(update={"checksum": data.checksum})})
+    named = run.model_copy(
+        update={"data": run.data.model_copy(update={"checksum": data.checksum}), "model": _identified(run.model)}
+    )
     if run.train.epochs is None:
         return named, data
     steps = steps_of(run.train.epochs, _steps_per_epoch(named, data))
     return named.model_copy(update={"train": run.train.model_copy(update={"steps": steps})}), data
+
+
+def _identified(model: ModelSpec) -> ModelSpec:
+    """Return a model that lies in a directory with the checksum of its files; any other is known by its name."""
+    if not isinstance(model, ForeignSpec) or not Path(model.name).is_dir():
+        return model
+    kinds = ("config.json", "*.safetensors", "*.bin") if model.pretrained else ("config.json",)
+    files = sorted(path for kind in kinds for path in Path(model.name).glob(kind))
+    found = digest({path.name: _hashed(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files})[:16]
+    if model.checksum not in (None, found):
+        raise BadData(
+            f"the run was declared for the model with checksum {model.checksum}, but the files in {model.name} have "
+            f"{found}. Put the same files back, or declare the run without a checksum."
+        )
+    return model.model_copy(update={"checksum": found})
+
+
+@lru_cache(maxsize=64)  # the runs of a study begin with the same weights
+def _hashed(path: Path, _size: int, _changed: int) -> str:
+    return sha256_of(path)
 
 
 def _tokens(run: RunSpec) -> TokenData:

@@ -64,7 +64,11 @@ class GPTSpec(Spec):
 
 
 class ForeignSpec(Spec):
-    """A `transformers` model: a named configuration, a local directory or a hub name."""
+    """A `transformers` model: a named configuration, a local directory or a hub name.
+
+    `checksum` is that of the files in a local directory. It is filled in when a run is bound to its data, so that the
+    fingerprint of a run names the weights it began with and not merely where they lay.
+    """
 
     kind: Literal["foreign"] = "foreign"
     name: str
@@ -72,6 +76,7 @@ class ForeignSpec(Spec):
     """With a classification head of that many classes; None: as many as labelled data have, else the own head."""
     pretrained: bool = True
     """False: the same architecture from scratch."""
+    checksum: str | None = None
 
 
 ModelSpec = Annotated[GPTSpec | ForeignSpec, Field(discriminator="kind")]

@@ -7,7 +7,7 @@ from pydantic import NonNegativeInt
 from oelm.spec.base import NoEffect, Spec, digest
 from oelm.spec.data import AnyDataSpec, DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import ModelSpec
+from oelm.spec.model import ForeignSpec, ModelSpec
 from oelm.spec.train import TrainSpec
 
 NUMERICS = 1
@@ -29,10 +29,13 @@ class RunSpec(Spec):
 
 def declared(run: RunSpec) -> RunSpec:
     """Return a run as a study declares it: without what binding it to its data has filled in."""
-    train = run.train
+    train, model = run.train, run.model
     if train.epochs is not None:
         train = train.model_copy(update={"steps": TrainSpec.model_fields["steps"].default})
-    return run.model_copy(update={"data": run.data.model_copy(update={"checksum": None}), "train": train})
+    if isinstance(model, ForeignSpec):
+        model = model.model_copy(update={"checksum": None})
+    data = run.data.model_copy(update={"checksum": None})
+    return run.model_copy(update={"data": data, "model": model, "train": train})
 
 
 def fingerprint(run: RunSpec) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oelm.analysis.evidence import BOUND_LATER, meaning, shown
+from oelm.analysis.evidence import bytes_of, meaning, shown
 from oelm.errors import BadRecord, UsageError
 from oelm.record.attention import ATTENTION, parsed
 from oelm.record.schema import RunRecord
@@ -142,7 +142,7 @@ def _fields(record: RunRecord | None) -> dict[str, Any]:
         return {}
     environment = record.environment
     return meaning(record.spec) | {
-        BOUND_LATER: record.spec.data.checksum,
+        **bytes_of(record.spec),
         "numerics": record.numerics,
         "environment.oelm": environment.oelm,
         "environment.torch": environment.torch,

@@ -1,0 +1,45 @@
+"""Runs bound to what they read: data, and the weights of models that lie in a directory."""
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from oelm.errors import BadData
+from oelm.models.build import build
+from oelm.runner.bind import bound
+from oelm.spec.model import ForeignSpec
+from oelm.spec.run import declared, fingerprint
+
+
+@pytest.fixture
+def model(tmp_path):
+    build(ForeignSpec(name="bert-tiny", pretrained=False)).save_pretrained(tmp_path)
+    return ForeignSpec(name=str(tmp_path))
+
+
+def changed(directory):
+    weights = load_file(directory / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in weights.items()}, directory / "model.safetensors")
+
+
+def test_other_weights_in_the_same_directory_are_another_run(reviewing, model, tmp_path):
+    run = reviewing("oelm-from-current", model)
+    before = bound(run)[0]
+    assert fingerprint(bound(run)[0]) == fingerprint(before)
+    changed(tmp_path)
+    after = bound(run)[0]
+    assert fingerprint(after) != fingerprint(before)
+    assert declared(after) == declared(before) == run
+    with pytest.raises(BadData, match="Put the same files back"):
+        bound(before)
+
+
+def test_from_scratch_only_the_architecture_counts(reviewing, model, tmp_path):
+    run = reviewing("oelm-freeze", model.model_copy(update={"pretrained": False}))
+    before = fingerprint(bound(run)[0])
+    changed(tmp_path)
+    assert fingerprint(bound(run)[0]) == before
+
+
+def test_a_model_known_by_its_name_has_no_checksum(reviewing):
+    run = reviewing("oelm-freeze", ForeignSpec(name="bert-tiny", pretrained=False))
+    assert bound(run)[0].model == run.model
