@@ -36,9 +36,9 @@ def main() -> int:
     except Interrupted as wish:
         print(f"{wish}; the same command continues it", file=sys.stderr)
         return INTERRUPTED
-    except (OelmError, ValueError) as error:
+    except OelmError as error:
         print(f"train_v2.py: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 2)
+        return error.exit_code
     return 0
 
 

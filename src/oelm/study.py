@@ -16,7 +16,7 @@ from typing import Any, Self
 from pydantic import NonNegativeInt, PositiveFloat, ValidationError, field_validator, model_validator
 
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
-from oelm.spec.base import Spec
+from oelm.spec.base import Spec, in_words
 from oelm.spec.method import MethodSpec
 from oelm.spec.model import ForeignSpec
 from oelm.spec.named import named_method
@@ -237,12 +237,6 @@ def _descend(inner: Any, name: str, field: str) -> Any:
             [field.rpartition(name)[0] + option for option in known],
         )
     return inner[name]
-
-
-def in_words(error: ValidationError) -> str:
-    """Name each field that is wrong, if one alone is, and why."""
-    wrong = ((".".join(map(str, each["loc"])), each["msg"]) for each in error.errors())
-    return "; ".join(f"{field}: {why}" if field else why for field, why in wrong)
 
 
 def load_study(path: Path, scale: str | None = None) -> AnyStudy:

@@ -48,7 +48,7 @@ def test_json_is_all_of_standard_output(source: Path, capsys: pytest.CaptureFixt
 def test_wishes_that_cannot_be_are_errors_with_exit_code_2(source: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"--vocab-size 10 cannot be"):
         verb.main(["stories", "--vocab-size", "10"])
-    with pytest.raises(InvalidSpec, match=r"recall:999 cannot be"):
+    with pytest.raises(InvalidSpec, match=r"recall:999 cannot be: 'recall:999' is no probe"):
         verb.main(["recall:999"])
     with pytest.raises(InvalidSpec, match=r"such a task cannot be prepared: seed: "):
         verb.main(["--task", "sst2", "--seed", "-1"])

@@ -56,9 +56,38 @@ def test_train_takes_a_record_as_its_spec_and_prints_json(trained, tmp_path, cap
     assert again["result"]["test_loss"] == read_record(trained).result.test_loss
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--train.steps 0", "Error parsing train: steps: Input should be greater than 0, found 0"),
+        ("--train.eval-every 0", "eval_every: Input should be greater than 0, or should be 'epoch', found 0"),
+        ("--train.batch-size 3 --train.accumulation 2", "Error parsing train: batch_size=3 does not divide"),
+        ("--model.num-heads 7", "Error parsing model: model_dim=128 is not a multiple of num_heads=7"),
+        ("--task sst2 --train.steps 0", "Error parsing train: steps: Input should be greater than 0, found 0"),
+    ],
+)
+def test_a_flag_with_a_value_that_cannot_be_is_told_in_one_sentence_and_never_in_pydantics(capsys, flags, words):
+    with pytest.raises(SystemExit) as leaving:
+        dispatch(["train", *flags.split()])
+    assert leaving.value.code == 2
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert words in told
+    assert "validation error" not in told
+
+
+def test_the_help_still_says_what_each_spec_is(capsys):
+    with pytest.raises(SystemExit):
+        dispatch(["train", "--help"])
+    assert "AdamW with warm-up and decay" in capsys.readouterr().out
+
+
 def test_train_refuses_what_it_does_not_know(tmp_path, capsys):
     (tmp_path / "bad.json").write_text('{"model": {"kind": "gpt", "depth": 3}}')
     assert dispatch(["train", "--spec", str(tmp_path / "bad.json")]) == 2
+    assert "model.gpt.depth: Extra inputs are not permitted, found 3." in capsys.readouterr().err
+    (tmp_path / "torn.json").write_text('{"model": ')
+    assert dispatch(["train", "--spec", str(tmp_path / "torn.json")]) == 2
+    assert "not whole JSON" in capsys.readouterr().err
     (tmp_path / "list.json").write_text("[1, 2]")
     assert dispatch(["train", "--spec", str(tmp_path / "list.json")]) == 2
     assert dispatch(["train", "--spec", str(tmp_path / "none.json")]) == 2

@@ -117,9 +117,11 @@ def _stop_at_4(folder, flags, target):
     (["--data_path", "nowhere/train.bin"], 2, "nowhere/train.bin"),
     (["--vocab_size", "100"], 2, "vocabulary of 300"),
     (["--num_heads", "5"], 2, "num_heads"),
+    (["--max_steps", "0"], 2, "such a run cannot be: steps: Input should be greater than 0, found 0."),
 ])  # fmt: skip
 def test_bad_input_ends_with_a_message_and_leaves_nothing(folder, words, code, message):
     done = run(folder, *SMALL, *words, "--out_dir", "outputs/bad")
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert "validation error" not in done.stderr

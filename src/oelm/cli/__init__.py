@@ -8,10 +8,17 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oelm import __version__
 from oelm.errors import INTERRUPTED, OelmError, UnknownName
 from oelm.files import UNWRITABLE
+
+if TYPE_CHECKING:
+    from tyro.constructors import StructConstructorSpec, StructTypeInfo
+
+T = TypeVar("T")
 
 # verb -> what it does; its module is oelm.cli.<verb>, with hyphens as underscores
 VERBS = {
@@ -85,3 +92,42 @@ def _called(verb: str, *arguments: str) -> int:
         where = f"{error.filename}: " if error.filename else "a file could not be written: "
         print(f"oelm: {type(error).__name__}: {where}{error.strerror}", file=sys.stderr)
         return OelmError.exit_code
+
+
+def parse(arguments: type[T], argv: list[str], prog: str, **options: Any) -> T:
+    """Read a command line whose flags are fields of specs; `options` are those of `tyro.cli`.
+
+    A value that cannot be is told as any other wrong flag is, and in the words of `in_words`: by itself tyro would
+    quote pydantic.
+    """
+    import tyro
+    from tyro.constructors import ConstructorRegistry
+
+    registry = ConstructorRegistry()
+    registry.struct_rule(_refused_in_words)
+    asked: T = tyro.cli(arguments, args=argv, prog=prog, registry=registry, **options)
+    return asked
+
+
+def _refused_in_words(wanted: StructTypeInfo) -> StructConstructorSpec | None:
+    """Make a spec as tyro's own rule does, but refuse in words what cannot be."""
+    from pydantic import ValidationError
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec
+
+    from oelm.spec.base import Spec, in_words
+
+    # The mark says that this rule has been asked already, and that tyro's own is meant.
+    if in_words in wanted.markers or not (isinstance(wanted.type, type) and issubclass(wanted.type, Spec)):
+        return None
+    made = ConstructorRegistry.get_struct_spec(replace(wanted, markers=(*wanted.markers, in_words)))
+    if not isinstance(made, StructConstructorSpec):
+        return None
+
+    def instantiate(**fields: Any) -> Any:
+        try:
+            return made.instantiate(**fields)
+        except ValidationError as error:
+            raise ValueError(in_words(error)) from error
+
+    instantiate.__doc__ = wanted.type.__doc__  # which the help shows
+    return replace(made, instantiate=instantiate)

@@ -88,9 +88,8 @@ def _spec(asked: Arguments) -> DataSpec:
         first = error.errors()[0]
         # What is wrong with several fields together is said of none of them.
         wish = f"--{str(first['loc'][0]).replace('_', '-')} {first['input']}" if first["loc"] else asked.corpus
-        raise InvalidSpec(
-            f"{wish} cannot be: {first['msg']}. `oelm prepare --help` says what each flag means."
-        ) from error
+        why = first["msg"].removeprefix("Value error, ")
+        raise InvalidSpec(f"{wish} cannot be: {why}. `oelm prepare --help` says what each flag means.") from error
 
 
 def _show(directory: Path, meta: TokenMeta, as_json: bool) -> None:

@@ -17,8 +17,8 @@ from oelm.data.encoded import EncodedExamples, encode_examples
 from oelm.data.examples import default_folder, open_examples
 from oelm.data.labelled_files import write_examples
 from oelm.errors import InvalidSpec
+from oelm.spec.base import in_words
 from oelm.spec.data import ExamplesSpec
-from oelm.study import in_words
 
 
 @dataclass

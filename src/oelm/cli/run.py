@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from oelm.cli import parse
 from oelm.errors import UsageError
 from oelm.spec.slurm import SlurmSpec
 from oelm.study import load_study
@@ -62,7 +63,7 @@ def _tell_troubles(entries: Sequence[Entry], console: Console) -> None:
 
 def main(argv: list[str]) -> int:
     """Parse, run, report."""
-    arguments = tyro.cli(Arguments, args=argv, prog="oelm run")
+    arguments = parse(Arguments, argv, "oelm run")
     study = load_study(arguments.study, arguments.scale)
 
     from rich.console import Console

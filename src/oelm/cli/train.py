@@ -14,14 +14,14 @@ import tyro
 from pydantic import ValidationError
 from rich.console import Console
 
-from oelm.cli import train_task
+from oelm.cli import parse, train_task
 from oelm.errors import INTERRUPTED, InvalidSpec, UsageError
+from oelm.spec.base import in_words
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec, named_size
 from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
-from oelm.study import in_words
 
 
 @dataclass
@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
 def _text(argv: list[str]) -> tuple[Arguments, RunSpec]:
     size = _value_of("--size", argv) or Arguments.size
     model = named_size(size).model_copy(update={"vocab_size": None})  # that of the data
-    asked = tyro.cli(Arguments, args=argv, default=Arguments(size=size, model=model), prog="oelm train")
+    asked = parse(Arguments, argv, "oelm train", default=Arguments(size=size, model=model))
     if asked.spec:
         return asked, _from_file(asked.spec)
     method, train = named_method(asked.method), train_task.steps_or_epochs(asked.train, argv)
@@ -114,5 +114,7 @@ def _from_file(path: Path) -> RunSpec:
         raise UsageError(
             f"the spec file {path} cannot be read ({error.strerror}). Give a run's spec or record as JSON."
         ) from error
-    except (ValueError, ValidationError) as error:
-        raise InvalidSpec(f"{path} does not hold a run's spec: {error}") from error
+    except ValidationError as error:
+        raise InvalidSpec(f"{path} does not hold a run's spec: {in_words(error)}.") from error
+    except ValueError as error:
+        raise InvalidSpec(f"{path} does not hold a run's spec: it is not whole JSON ({error}).") from error

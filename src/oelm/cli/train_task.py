@@ -9,13 +9,14 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import ValidationError
 
+from oelm.cli import parse
 from oelm.errors import InvalidSpec
+from oelm.spec.base import in_words
 from oelm.spec.data import ExamplesSpec
 from oelm.spec.model import GPT_SIZES, ForeignSpec, ModelSpec
 from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
-from oelm.study import in_words
 
 FINE_TUNING = TrainSpec(
     epochs=3, batch_size=32, learning_rate=5e-5, warmup_steps=50, decay="linear", eval_every="epoch"
@@ -70,7 +71,7 @@ class Arguments:
 
 def parsed(argv: list[str]) -> Arguments:
     """Read the command line."""
-    asked = tyro.cli(Arguments, args=argv, prog="oelm train", config=(tyro.conf.FlagCreatePairsOff,))
+    asked = parse(Arguments, argv, "oelm train", config=(tyro.conf.FlagCreatePairsOff,))
     return replace(asked, train=steps_or_epochs(asked.train, argv))
 
 

@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
-from oelm.errors import CheckpointError, UsageError
+from oelm.errors import CheckpointError, InvalidSpec, UsageError
 from oelm.models.gpt import GPT
+from oelm.spec.base import in_words
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
 from oelm.spec.named import named_method
@@ -95,7 +97,18 @@ def run_of(flags: argparse.Namespace, threads: int | None = None) -> RunSpec:
     """Translate published flags into a run. The published batch size is that of each process.
 
     `threads` are those of each process; by default its share of the cores.
+
+    Raises:
+        InvalidSpec: there can be no such run.
+
     """
+    try:
+        return _run_of(flags, threads)
+    except ValidationError as error:
+        raise InvalidSpec(f"such a run cannot be: {in_words(error)}. train_v2.py --help lists the flags.") from error
+
+
+def _run_of(flags: argparse.Namespace, threads: int | None) -> RunSpec:
     corpus = CORPORA[flags.dataset]
     count = processes()
     return RunSpec(
@@ -263,7 +276,7 @@ def import_published(path: Path) -> tuple[GPT, Checkpoint]:
             ffn_dim=tensors["blocks.0.ffn.up.weight"].shape[0],
         )
     except (KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} lacks a tensor of the published model: {error}.") from error
+        raise CheckpointError(f"{path} lacks a tensor of the published model: {in_words(error)}.") from error
     model = GPT(spec)
     load_into(model, tensors, str(path))
     return model.eval(), checkpoint

@@ -17,6 +17,7 @@ from torch import nn
 from oelm import surgery
 from oelm.errors import BadData, CheckpointError
 from oelm.method.freeze import Applied
+from oelm.spec.base import in_words
 from oelm.spec.method import MethodSpec
 
 
@@ -75,6 +76,6 @@ def _state(config: Any, name: str) -> Applied:
         return Applied(MethodSpec.model_validate(note["method"]), int(note["seed"]), dict(note["hashes"]), casts)
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise CheckpointError(
-            f"the 'oelm' entry in the config.json of {name!r} cannot be read ({error}). It was "
+            f"the 'oelm' entry in the config.json of {name!r} cannot be read ({in_words(error)}). It was "
             "written by a later version or edited by hand; apply a method anew."
         ) from error

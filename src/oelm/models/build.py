@@ -15,6 +15,7 @@ from oelm.errors import BadData, InvalidSpec
 from oelm.models.configs import CONFIGS, IMAGE, SEQ2SEQ
 from oelm.models.gpt import GPT
 from oelm.models.packaged import PACKAGES, place_of
+from oelm.spec.base import in_words
 from oelm.spec.model import ForeignSpec, GPTSpec, ModelSpec
 from oelm.spec.repair import RepairSpec
 from oelm.spec.seeds import derived_seed
@@ -100,8 +101,9 @@ def _refuse_lost_repairs(spec: ForeignSpec, saved: Any) -> None:
         repairs = RepairSpec.model_validate(method.get("repair", {})).active()
     except (AttributeError, ValidationError) as error:
         raise BadData(
-            f"the 'oelm' entry in the config.json of {spec.name!r} cannot be read ({error}). It was written by a later "
-            "version or edited by hand: whether the model would lose something is not known. Take the entry out."
+            f"the 'oelm' entry in the config.json of {spec.name!r} cannot be read ({in_words(error)}). It was written "
+            "by a later version or edited by hand: whether the model would lose something is not known. Take the entry "
+            "out."
         ) from error
     if repairs:
         raise InvalidSpec(

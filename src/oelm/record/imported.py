@@ -20,13 +20,13 @@ from oelm.files import write_atomically
 from oelm.record.schema import EnvironmentRecord, MetricRecord, ResultRecord, RunRecord, SecondsRecord
 from oelm.record.store import LOG, METRICS, RECORD, TIMING, run_directory, write_record
 from oelm.record.timing import TimingRecord
+from oelm.spec.base import in_words
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec, named_size
 from oelm.spec.named import named_method
 from oelm.spec.published import CORPORA, METHODS
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
-from oelm.study import in_words
 
 UNKNOWN = "unknown"
 _VALIDATION = re.compile(r"\[Step (\d+)\] Validation - Loss: ([-+.\w]+)")

@@ -18,6 +18,7 @@ from oelm.errors import BadData, CheckpointError, UsageError
 from oelm.models.gpt import GPT
 from oelm.runner.bind import bound
 from oelm.runner.tasks import build_model
+from oelm.spec.base import in_words
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
@@ -94,7 +95,7 @@ def restore(path: Path, which: Which = "latest") -> Restored:
     try:
         run = RunSpec.model_validate(checkpoint.state["spec"])
     except (KeyError, ValidationError) as error:
-        raise CheckpointError(f"{directory} does not say what run it is of: {error}") from error
+        raise CheckpointError(f"{directory} does not say what run it is of: {in_words(error)}") from error
     model = _built(run, checkpoint)
     surgery.apply(model, run.method, seed=run.seed)
     load_into(model, checkpoint.model, str(directory))

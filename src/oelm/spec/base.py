@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 
 class _NoEffect:
@@ -53,6 +55,34 @@ def _telling(spec: type[Spec]) -> tuple[tuple[str, Any, Any], ...]:
         for name, field in spec.model_fields.items()
         if not any(isinstance(mark, _NoEffect) for mark in field.metadata)
     )
+
+
+_BRANCH = re.compile(r"(constrained-)?(int|float|str|bool)|[\w-]+\[.*\]")
+"""What pydantic puts behind the name of a field that may be one of several things: `int`, `literal['epoch']`."""
+
+
+def in_words(error: Exception) -> str:
+    """Name each field that is wrong, if one alone is, and why: once, however many things it may be.
+
+    pydantic's own text is for programmers: it names classes and types of errors, with an address for each. What any
+    other error says is left as it is.
+    """
+    if not isinstance(error, ValidationError):
+        return str(error)
+    wrong: dict[str, list[ErrorDetails]] = {}
+    for each in error.errors(include_url=False):
+        field = ".".join(name for name in map(str, each["loc"]) if not _BRANCH.fullmatch(name))
+        wrong.setdefault(field, []).append(each)
+    return "; ".join(f"{field}: {_reason(them)}" if field else _reason(them) for field, them in wrong.items())
+
+
+def _reason(wrong: list[ErrorDetails]) -> str:
+    """Say what a field should be, and what it was."""
+    first, *others = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in wrong)
+    should = ", or ".join((first, *(other.removeprefix("Input ") for other in others)))
+    kind, found = wrong[0]["type"], wrong[0]["input"]
+    own_words = kind in ("value_error", "missing") or not isinstance(found, str | int | float | None)
+    return should if own_words else f"{should}, found {found!r}"
 
 
 def digest(value: Any) -> str:

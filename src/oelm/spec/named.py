@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from oelm.errors import InvalidSpec, UnknownName
+from oelm.spec.base import in_words
 from oelm.spec.method import Change, FreezeSpec, InitSpec, MethodSpec, Role, ScheduleSpec, Sweep
 from oelm.spec.model import INITIAL_DEVIATION
 
@@ -110,7 +111,7 @@ def named_method(name: str) -> MethodSpec:
     try:
         return composed(method, *parts) if parts else _parametrised(form, argument)
     except ValueError as error:
-        raise InvalidSpec(f"{name!r} is not of the form {FORMS.get(form, form)} ({error}).") from error
+        raise InvalidSpec(f"{name!r} is not of the form {FORMS.get(form, form)} ({in_words(error)}).") from error
 
 
 def composed(method: MethodSpec, *parts: str) -> MethodSpec:
