@@ -48,6 +48,8 @@ def test_people_get_parts_bytes_and_the_share(capsys):
         (["nano", "--length", "33"], "context of 32"),
         (["nano", "--batch", "0"], "at least 1"),
         (["bert-tiny", "--length", "600"], "within its positions"),
+        (["bert-base", "--labels", "0"], "head of 0 labels"),
+        (["bert-tiny", "--labels", "-3"], "head of -3 labels"),
     ],
 )
 def test_bad_input_is_told_in_words(capsys, argv, words):

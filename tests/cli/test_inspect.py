@@ -52,6 +52,8 @@ def test_our_own_sizes_never_import_transformers():
         (["nano", "--method", "oelm-freez"], "Did you mean 'oelm-freeze'"),
         (["no/such-model-anywhere-at-all"], "could not be read"),
         (["nano", "--method", "oelm-partial:7"], "has 2 layers"),
+        (["mini", "--labels", "0"], "head of 0 labels"),
+        (["mini", "--labels", "-1"], "head of -1 labels"),
     ],
 )
 def test_bad_input_is_told_in_words(capsys, monkeypatch, argv, words):

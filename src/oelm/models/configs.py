@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oelm.errors import UnknownName
+from oelm.errors import InvalidSpec, UnknownName
 from oelm.models.packaged import PACKAGES
 from oelm.spec.model import GPT2_VOCAB_SIZE, GPT_SIZES, ForeignSpec, ModelSpec
 
@@ -134,9 +134,15 @@ def spec_of(name: str, labels: int | None = None) -> ModelSpec:
     """Return the spec that a name on a command line stands for.
 
     Raises:
+        InvalidSpec: a head of no labels.
         UnknownName: neither a size, nor a configuration, nor a package, nor a directory, nor the form of a hub name.
 
     """
+    if labels is not None and labels < 1:
+        raise InvalidSpec(
+            f"a classification head of {labels} labels was asked for, and one has at least 1. Leave labels out for the "
+            "model's own head."
+        )
     if name in GPT_SIZES:
         size = GPT_SIZES[name].model_copy(update={"labels": labels})
         # Sizes that take their vocabulary from the data are shown with that of GPT-2.
