@@ -86,6 +86,10 @@ def test_what_binding_to_the_data_fills_in_is_not_declared_since_no_record_would
     ("fields", "words"),
     [
         ({"arms": ("baseline", "baseline")}, "share a name"),
+        (
+            {"arms": "oelm+bias+mix"},
+            r"one name and no tuple of them; a tuple of one has a comma: \('oelm\+bias\+mix',\)",
+        ),
         ({"reference": "nobody"}, "none of the arms"),
         ({"seeds": ()}, "seeds is empty"),
         ({"axes": {"train.steps": ()}}, "train.steps is empty"),
@@ -111,10 +115,12 @@ def test_a_value_that_does_not_fit_is_refused():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1/0", "raised ZeroDivisionError"),
+        ("def rate():\n    return 1 / 0\n\nrate()", r"^line 2 of .*study\.py raised ZeroDivisionError while"),
+        ("\nimport json\njson.loads('{')", r"^line 3 of .*study\.py raised JSONDecodeError"),
+        ("\nx = (", r"study\.py raised SyntaxError while it was read: .* \(study.py, line 2\)"),
         ("study = 3", "binds no `study`"),
-        ("import oelm\nstudy = oelm.Study()", "valid study"),
-        ("import oelm\noelm.named_method('x')", "no method named"),
+        ("import oelm\nstudy = oelm.Study()", r"^line 2 of .*study\.py does not declare a valid study: name: Field"),
+        ("import oelm\noelm.named_method('x')", r"^line 2 of .*study\.py: there is no method named 'x'\."),
     ],
 )
 def test_a_study_file_that_is_wrong_is_told_in_words(tmp_path, text, words):
@@ -163,6 +169,16 @@ def test_a_file_may_declare_its_study_at_several_scales(tmp_path):
     assert load_study(path, "mini").name == "scaled-mini"
     with pytest.raises(UnknownName, match="Did you mean 'mini'"):
         load_study(path, "minni")
+
+
+def test_a_scale_of_a_file_that_has_none_is_refused_without_an_empty_list(tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text(
+        "from oelm import RunSpec, Study\nfrom oelm.spec.model import named_size\n"
+        "study = Study(name='plain', question='?', base=RunSpec(model=named_size('nano')), arms=('baseline',))\n"
+    )
+    with pytest.raises(UsageError, match=r"--scale foo was given, and .*plain\.py declares one study and no scales\."):
+        load_study(path, "foo")
 
 
 def test_a_listing_needs_a_label_for_every_run(study):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import runpy
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -63,6 +64,10 @@ class Study(Spec):
     @field_validator("arms", mode="before")
     @classmethod
     def _names_become_arms(cls, arms: Any) -> Any:
+        if isinstance(arms, str):  # whose letters would be taken for names
+            raise ValueError(  # noqa: TRY004  (pydantic tells people of ValueErrors alone)
+                f"{arms!r} is one name and no tuple of them; a tuple of one has a comma: ({arms!r},)"
+            )
         return tuple(Arm(name=arm, method=named_method(arm)) if isinstance(arm, str) else arm for arm in arms)
 
     @field_validator("tuned")
@@ -249,15 +254,24 @@ def load_study(path: Path, scale: str | None = None) -> AnyStudy:
     try:
         names = runpy.run_path(str(path))
     except ValidationError as error:
-        raise InvalidSpec(f"{path} does not declare a valid study: {in_words(error)}") from error
-    except OelmError:
+        raise InvalidSpec(f"{_place(path, error)} does not declare a valid study: {in_words(error)}") from error
+    except OelmError as error:
+        error.args = (f"{_place(path, error)}: {error}",)
         raise
     except Exception as error:
-        raise UsageError(f"{path} raised {type(error).__name__} while it was read: {error}") from error
+        raise UsageError(f"{_place(path, error)} raised {type(error).__name__} while it was read: {error}") from error
     scales = names.get("scales", {})
+    if scale is not None and not scales:
+        raise UsageError(f"--scale {scale} was given, and {path} declares one study and no scales. Leave it out.")
     if scale is not None and scale not in scales:
-        raise UnknownName(f"scale of {path}", scale, scales, "" if scales else "It declares one study only.")
+        raise UnknownName(f"scale of {path}", scale, scales)
     study = names.get("study") if scale is None else scales[scale]
     if not isinstance(study, Study | Listing):
         raise UsageError(f"{path} binds no `study`: found {type(study).__name__}. Add `study = oelm.Study(...)`.")
     return study
+
+
+def _place(path: Path, error: Exception) -> str:
+    """Name the line of a study file that an error comes from, however deep it was raised; else the file alone."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"line {lines[-1]} of {path}" if lines else str(path)
