@@ -100,6 +100,17 @@ def test_a_study_that_is_no_matrix_is_refused(fields, words):
         make(**fields)
 
 
+@pytest.mark.parametrize("name", ["", " ", "../escaped", "/absolute", "a/b", "a\\b", ".", "..", ".hidden", "nul\0"])
+def test_a_name_that_is_not_one_folders_is_refused_since_the_runs_go_there(name):
+    for declare in (
+        make,
+        lambda **fields: Listing(question="?", listed=(BASE.model_copy(update={"label": "A"}),), **fields),
+    ):
+        with pytest.raises(ValidationError, match="the runs of a study go into a folder of its name"):
+            declare(name=name)
+        assert declare(name="gap-1.5 (a:b)").name == "gap-1.5 (a:b)"
+
+
 def test_an_axis_of_an_unknown_field_suggests_the_nearest():
     with pytest.raises(UnknownName, match="Did you mean 'train.learning_rate'"):
         make(axes={"train.learnig_rate": (1,)}).runs()

@@ -12,9 +12,9 @@ import runpy
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, NonNegativeInt, PositiveFloat, ValidationError, field_validator, model_validator
 
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec, in_words
@@ -25,6 +25,18 @@ from oelm.spec.run import RunSpec, declared, fingerprint
 
 Setting = dict[str, Any]
 """Dotted field of a run -> the value it takes."""
+
+
+def _named_as_one_folder(name: str) -> str:
+    if not name.strip() or name.startswith(".") or set(name) & set("/\\\0"):
+        raise ValueError(
+            f"the runs of a study go into a folder of its name, and {name!r} cannot be one: take a name that is not "
+            "empty, begins with no dot and has no / or \\ in it"
+        )
+    return name
+
+
+StudyName = Annotated[str, AfterValidator(_named_as_one_folder)]
 
 
 class Arm(Spec):
@@ -43,7 +55,7 @@ class Study(Spec):
     With `tuned` and no `seeds` it is a screen: it ranks its arms by validation and decides nothing.
     """
 
-    name: str
+    name: StudyName
     question: str
     base: RunSpec
     arms: tuple[Arm, ...]
@@ -157,7 +169,7 @@ class Study(Spec):
 class Listing(Spec):
     """Runs named one by one: for a study that is no matrix, as the published one."""
 
-    name: str
+    name: StudyName
     question: str
     listed: tuple[RunSpec, ...]
 

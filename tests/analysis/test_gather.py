@@ -86,3 +86,11 @@ def test_folders_without_runs_are_refused_in_words_and_torn_records_are_told(
     assert "torn" in unreadable[0]
     with pytest.raises(BadRecord, match="is not whole JSON"):
         find_runs([tmp_path / "runs" / "torn"])
+
+
+def test_runs_on_a_corpus_of_the_hub_are_compared_under_its_name_though_no_folder_could_have_it(
+    study: Study, make_record: Any
+) -> None:
+    runs = [replaced(run, {"data.corpus": "owner/name"}) for run in study.runs()]
+    (comparison,) = gather([(Path(str(n)), make_record(run)) for n, run in enumerate(runs)]).comparisons
+    assert comparison.study.name == "owner/name"

@@ -104,13 +104,15 @@ def _compared(corpus: str, members: Sequence[Found], methods: dict[str, MethodSp
     reference = min(methods, key=lambda name: (bool(methods[name].freeze.roles), methods[name].touches))
     base = next(record.spec for _, record in members if record.spec.method == methods[reference])
     study = Study(
-        name=corpus,
+        name="gathered",
         question=f"How do these runs on {corpus} compare?",
         base=declared(base),
         arms=tuple(Arm(name=name, method=method) for name, method in methods.items()),
         reference=reference,
         seeds=tuple(sorted({record.spec.seed for _, record in members})),
     )
+    # Titled by its corpus, which (owner/name) may be no folder's name: nothing is ever written for it.
+    study = study.model_copy(update={"name": corpus})
     return compare(study, [(path, _as_arm(record, methods)) for path, record in members], force=force)
 
 
