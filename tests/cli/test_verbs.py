@@ -47,6 +47,20 @@ def test_train_makes_the_run_its_flags_say(trained):
     assert record.data.vocab_size == 300
 
 
+def test_the_same_command_again_says_that_the_run_is_complete_and_where(trained, capsys):
+    before = (trained / "record.json").read_bytes()
+    again = ["train", "--spec", str(trained / "record.json"), "--out", str(trained)]
+    assert dispatch(again) == 0
+    assert f"{trained} holds this run, complete already" in capsys.readouterr().out
+    assert dispatch([*again, "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["status"] == "complete"
+    assert "complete already" in said.err
+    assert dispatch([*again, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert (trained / "record.json").read_bytes() == before
+
+
 def test_train_takes_a_record_as_its_spec_and_prints_json(trained, tmp_path, capsys):
     words = ["train", "--spec", str(trained / "record.json"), "--out", str(tmp_path / "again"), "--json"]
     assert dispatch(words) == 0
@@ -133,6 +147,14 @@ def test_generate_continues_the_prompt_and_repeats_itself_by_seed(trained, capsy
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
     assert all(text.startswith("Tom went") for text in texts)
+
+
+@pytest.mark.parametrize("tokens", ["0", "-1"])
+def test_a_continuation_of_no_tokens_is_refused(trained, capsys, tokens):
+    assert dispatch(["generate", str(trained), "--tokens", tokens]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"--tokens {tokens} was given" in said.err
 
 
 def test_export_gives_transformers_a_model_and_a_tokenizer(trained, tmp_path, capsys):

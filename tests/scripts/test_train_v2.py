@@ -57,6 +57,10 @@ def test_a_published_command_leaves_the_published_files(folder, out):
         assert plain.keys() == {"model", "optimizer", "step", "best_val_loss", "args"}
         assert "layers.1.self_attn.W_q.weight" in plain["model"]
     assert len(plain["optimizer"]["state"]) == (28 if method == "baseline" else 24)
+    if method == "baseline":
+        again = run(folder, *shlex.split(PUBLISHED[out]), "--out_dir", out, *SMALL)
+        assert again.returncode == 0
+        assert again.stdout == f"{out} holds this run, complete already: nothing is left to do.\n"
 
 
 def test_the_published_torchrun_command_runs_and_takes_its_default_folder(folder):

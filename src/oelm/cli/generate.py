@@ -8,6 +8,8 @@ from typing import Literal
 
 import tyro
 
+from oelm.errors import UsageError
+
 
 @dataclass
 class Arguments:
@@ -36,6 +38,10 @@ class Arguments:
 def main(argv: list[str]) -> int:
     """Parse, draw, print as it comes."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm generate")
+    if arguments.tokens < 1:
+        raise UsageError(
+            f"--tokens {arguments.tokens} was given. A text continues by at least 1; leave it out for 128."
+        )
 
     from oelm.data.tokenizer import load_tokenizer
     from oelm.models.generate import generate

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from safetensors import SafetensorError
 from torch import nn
 
@@ -78,6 +79,8 @@ def execute(
             held.enter_context(claimed(directory, threads=threads, device=gpus or str(here.device)))
         done = finished(run, directory)
         if done is not None:
+            console = Console(quiet=quiet or not here.leads, highlight=False, soft_wrap=True)
+            console.print(f"{directory} holds this run, complete already: nothing is left to do.", markup=False)
             return done
         recorder = Recorder(run, directory, here)
         with _system_errors_in_words(directory), recorder.whatever_happens():
