@@ -332,3 +332,13 @@ def test_a_folder_of_another_corpus_than_the_run_names_is_refused(tiny_run, stat
     other = run.model_copy(update={"data": run.data.model_copy(update=stated)})
     with pytest.raises(BadData, match=f"was made with {next(iter(stated))}"):
         bound(other)
+
+
+def test_a_warm_up_that_never_ends_is_told_once_before_the_first_step(tiny_run, tmp_path):
+    run = tiny_run(warmup_steps=40)
+    killed_at(run, tmp_path, 25)
+    carried_out(run, tmp_path)
+    log = (tmp_path / "training.log").read_text()
+    assert log.startswith("note: the warm-up of 40 steps is not shorter than the run of 30")
+    assert "continuing after step" in log
+    assert log.count("warm-up") == 1

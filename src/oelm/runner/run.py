@@ -37,6 +37,7 @@ from oelm.train.distributed import processes, world
 from oelm.train.evaluate import Measured
 from oelm.train.loop import Observer, Training
 from oelm.train.optimizer import Optimizer
+from oelm.train.schedule import doubt
 from oelm.train.signals import StopWish, listening
 
 
@@ -152,6 +153,8 @@ def _carry_out(
         leads=here.leads,
     ) as observer:
         training = _training(task, model, checkpoints, recorder, observer, stop)
+        if saved is None and (note := doubt(run.train)):
+            observer.said(note)
         for note in recorder.facts["data"].notes:
             observer.said(f"data: {note}")
         for trouble in troubles:
