@@ -73,6 +73,16 @@ def test_a_repair_that_gpt2_has_no_weights_for_is_refused_by_name(part, name):
         as_gpt2(trained(f"oelm+core+{part}"))
 
 
+def test_everything_that_gpt2_does_not_have_is_told_in_one_sentence():
+    words = (
+        "^this model has norm='rms', the repair 'key_mix' and the repair 'position_bias', which GPT-2 does not have, so"
+    )
+    model = GPT(NANO.model_copy(update={"norm": "rms"}))
+    oelm.apply(model, "oelm+bias+mix")
+    with pytest.raises(NotCarriedOut, match=words):
+        as_gpt2(model)
+
+
 def test_a_folder_with_something_in_it_is_not_overwritten(tmp_path):
     (tmp_path / "precious").write_text("x")
     with pytest.raises(UsageError, match="not empty"):

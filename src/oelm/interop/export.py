@@ -72,9 +72,14 @@ def _refuse_other_than_gpt2(model: GPT) -> None:
     found = [reason for reason, holds in reasons.items() if holds]
     if found:
         raise NotCarriedOut(
-            f"GPT-2 has no {', '.join(found)}, so this model cannot be written as one. Keep it in oelm's own "
-            "checkpoint, which oelm generate and oelm evaluate read."
+            f"this model has {_listed(found)}, which GPT-2 does not have, so it cannot be written as one. Keep it in "
+            "oelm's own checkpoint, which oelm generate and oelm evaluate read."
         )
+
+
+def _listed(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _gpt2_tensors(model: GPT) -> dict[str, torch.Tensor]:
