@@ -137,8 +137,8 @@ def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Igno
     return members, ignored
 
 
-def compare(study: Study, records: Iterable[Found], *, force: bool = False) -> Comparison:
-    """Compare records that are all meant for this study.
+def compare(study: Study, records: Iterable[Found], *, force: bool = False, gathered: bool = False) -> Comparison:
+    """Compare records that are all meant for this study, or that it was `gathered` from.
 
     Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis, tuned or
     seed, in `numerics`, or in their data. With `force` the reasons are kept with the comparison instead.
@@ -148,9 +148,9 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False) -> C
     found, everything = _assigned(study, stage, records)
     tuning, repeated = _tuned_once(found)
     evidence, outdated = _of_newest_bytes(everything)
-    unfair = tuple(complaints(study, stage.confirm, evidence, tuning)) if force else ()
+    unfair = tuple(complaints(study, stage.confirm, evidence, tuning, gathered=gathered)) if force else ()
     if not force:
-        check(study, stage.confirm, evidence, tuning)
+        check(study, stage.confirm, evidence, tuning, gathered=gathered)
     kept, twins = _without_twins(study, evidence)
     measure = measure_of(study.base.data, [item.record.result for item in kept.values()])
     margin = margin_of(measure, study.margin)

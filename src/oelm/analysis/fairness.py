@@ -12,22 +12,36 @@ from oelm.spec.run import RunSpec
 from oelm.study import Arm, Study
 
 
-def check(study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence], tuning: Sequence[Evidence] = ()) -> None:
+def check(
+    study: Study,
+    runs: Sequence[RunSpec],
+    evidence: Sequence[Evidence],
+    tuning: Sequence[Evidence] = (),
+    *,
+    gathered: bool = False,
+) -> None:
     """Raise IncomparableRuns, naming the field and both values, unless the runs are fair to one another.
 
-    `runs` are the study's own at its stage: each arm at the setting that it was tuned to.
+    `runs` are the study's own at its stage: each arm at the setting that it was tuned to. A study that was `gathered`
+    from the runs is nobody's declaration, so that nobody can add to it: what helps is other runs, a study, or force.
     """
-    for complaint in complaints(study, runs, evidence, tuning):
-        raise IncomparableRuns(complaint)
+    for complaint in complaints(study, runs, evidence, tuning, gathered=gathered):
+        way_out = " `oelm compare --force` compares them all the same, and says what is unfair." if gathered else ""
+        raise IncomparableRuns(complaint + way_out)
 
 
 def complaints(
-    study: Study, runs: Sequence[RunSpec], evidence: Sequence[Evidence], tuning: Sequence[Evidence] = ()
+    study: Study,
+    runs: Sequence[RunSpec],
+    evidence: Sequence[Evidence],
+    tuning: Sequence[Evidence] = (),
+    *,
+    gathered: bool = False,
 ) -> Iterator[str]:
     """Say everything that makes the runs unfair to one another, a sentence per field."""
     arms = {arm.name: arm for arm in study.arms}
     yield from _of_declared(study, runs, arms, evidence)
-    yield from _of_undeclared(study, arms, evidence)
+    yield from _of_undeclared(study, arms, evidence, gathered=gathered)
     complete = [item for item in evidence if item.record.status == "complete"]
     yield from _of_unequal(
         "numerics",
@@ -69,7 +83,9 @@ def _of_declared(
                 )
 
 
-def _of_undeclared(study: Study, arms: Mapping[str, Arm], evidence: Sequence[Evidence]) -> Iterator[str]:
+def _of_undeclared(
+    study: Study, arms: Mapping[str, Arm], evidence: Sequence[Evidence], *, gathered: bool
+) -> Iterator[str]:
     """Check that every other field has one value over all runs whose arm does not declare it."""
     by_field: dict[str, list[tuple[Evidence, Any]]] = {}
     for item in sorted(evidence, key=lambda item: item.arm != study.reference):
@@ -77,15 +93,17 @@ def _of_undeclared(study: Study, arms: Mapping[str, Arm], evidence: Sequence[Evi
         for field, value in meaning(item.spec).items():
             if not covers(own, field):
                 by_field.setdefault(field, []).append((item, value))
+    why = ", which no study declares" if gathered else ", which this study does not declare"
     for field, values in by_field.items():
-        yield from _of_unequal(field, values, _advice(field), why=", which this study does not declare")
+        yield from _of_unequal(field, values, _advice(field, gathered=gathered), why=why)
 
 
-def _advice(field: str) -> str:
+def _advice(field: str, *, gathered: bool) -> str:
     """Say how to make a difference fair: training settings are tuned, everything else is an axis of its own."""
-    if field.startswith("train."):
-        return "Add it to tuned= with a shared grid, or fix it in the base run."
-    return "Add it to axes= with its values, or fix it in the base run."
+    place = "tuned= with a shared grid" if field.startswith("train.") else "axes= with its values"
+    if gathered:
+        return f"Give runs that agree in it, or the file of a study that has it in {place}."
+    return f"Add it to {place}, or fix it in the base run."
 
 
 def _of_unequal(field: str, values: Sequence[tuple[Evidence, Any]], advice: str, why: str = "") -> Iterator[str]:

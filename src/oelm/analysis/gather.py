@@ -113,7 +113,8 @@ def _compared(corpus: str, members: Sequence[Found], methods: dict[str, MethodSp
     )
     # Titled by its corpus, which (owner/name) may be no folder's name: nothing is ever written for it.
     study = study.model_copy(update={"name": corpus})
-    return compare(study, [(path, _as_arm(record, methods)) for path, record in members], force=force)
+    own = [(path, _as_arm(record, methods)) for path, record in members]
+    return compare(study, own, force=force, gathered=True)
 
 
 def _as_arm(record: RunRecord, methods: dict[str, MethodSpec]) -> RunRecord:
