@@ -1,13 +1,16 @@
 """Where the runs of a study stand, from their folders alone."""
 
+import io
 import json
 import time
 
 import pytest
+from rich.console import Console
 
 from oelm.errors import BadData, UnknownName
+from oelm.record.schema import MetricRecord
 from oelm.record.stages import CHOICE
-from oelm.record.store import RECORD
+from oelm.record.store import METRICS, RECORD
 from oelm.runner.claim import claimed
 from oelm.runner.display import as_json, facts, table
 from oelm.runner.queue import Board
@@ -102,8 +105,95 @@ def test_what_machines_read_is_json_and_what_people_read_is_a_table(study, tmp_p
     plain = json.loads(as_json(board))
     assert (plain["done"], plain["total"]) == (1, 6)
     assert plain["runs"][0]["test_perplexity"] == pytest.approx(4.4817, abs=1e-3)
-    assert table(board.entries, every=True).row_count == 6
-    assert table(board.entries).row_count == 0
+    assert len(table(board.entries, every=True).rows) == 6
+    assert len(table(board.entries).rows) == 0
+
+
+LONG = "oelm-random-matched+low-rank=3+bias"
+
+
+def drawn(shown, width):
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(shown)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def named_long(study):
+    arms = (study.arms[0], study.arms[1].model_copy(update={"name": LONG}))
+    return study.model_copy(update={"arms": arms, "seeds": (0,)})
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 140])
+def test_every_run_has_one_line_and_its_whole_name_at_any_usual_width(study, tmp_path, write_run, width):
+    study = named_long(study)
+    for run in study.runs():
+        curve(write_run(run), step=100, loss=1.25)
+    heading, *lines = drawn(table(Board(study, tmp_path / "runs").entries, every=True), width)
+    assert [line.partition("  ")[0] for line in lines[:2]] == ["baseline, seed 0", f"{LONG}, seed 0"]
+    assert all("complete" in line and "4.48" in line for line in lines[:2])
+    assert max(map(len, (heading, *lines))) <= width
+    assert "…" not in "".join(lines)
+
+
+def test_what_the_width_does_not_hold_is_left_out_in_order_and_named_below(study, tmp_path, write_run):
+    study = named_long(study)
+    for run in study.runs():
+        curve(write_run(run), step=100, loss=1.25)
+    shown = table(Board(study, tmp_path / "runs").entries, every=True)
+    assert drawn(shown, 140)[0].split() == [*shown.headings]
+    assert len(drawn(shown, 140)) == 3, "nothing is left out, nothing is said"
+    heading, _, _, said, *_ = drawn(shown, 80)
+    assert heading.split() == ["run", "state", "step", "loss", "perplexity"]
+    assert said == "left out: tokens/s (a wider terminal or oelm status --json shows them)"
+    heading, _, _, *said = drawn(shown, 70)
+    assert heading.split() == ["run", "state", "perplexity"]
+    assert " ".join(said).startswith("left out: step, loss, tokens/s (")
+
+
+def test_columns_without_a_word_in_them_go_first_and_nobody_misses_them(study, tmp_path):
+    shown = table(Board(named_long(study), tmp_path / "runs").entries, every=True)
+    heading, *lines = drawn(shown, 80)
+    assert "tokens/s" not in heading
+    assert len(lines) == 2, "of nothing that was left out there was anything to say"
+
+
+@pytest.mark.parametrize("width", [30, 13])
+def test_a_name_wider_than_the_terminal_is_broken_and_no_letter_of_it_lost(study, tmp_path, width):
+    shown = table(Board(named_long(study), tmp_path / "runs").entries[1:], every=True)
+    _, *lines = drawn(shown, width)
+    assert max(map(len, lines)) <= width
+    assert lines[0].endswith("  waiting"), "a state is not broken"
+    assert "".join("".join(lines).replace("waiting", "").split()).startswith(f"{LONG},seed0left")
+
+
+def test_a_finished_run_shows_its_loss_and_the_speed_of_its_record(study, tmp_path, write_run):
+    curve(write_run(study.runs()[0]), step=100, loss=1.25)
+    entry = Board(study, tmp_path / "runs").entries[0]
+    assert facts(entry)["tokens_per_second"] == 12_345.6, "the curve's is that of its last steps"
+    assert drawn(table([entry], every=True), 100)[1].split() == [
+        "baseline,", "seed", "0", "complete", "100", "1.250", "4.48", "12,346",
+    ]  # fmt: skip
+
+
+def test_a_run_that_stopped_halfway_shows_how_far_it_came_and_no_test_perplexity(study, tmp_path, write_run):
+    curve(write_run(study.runs()[0], status="interrupted", result=None), step=40, loss=2.5)
+    shown = table(Board(study, tmp_path / "runs").entries[:1])
+    assert drawn(shown, 100)[1].split()[3:] == ["interrupted", "40/100", "2.500", "9,000"]
+
+
+def test_a_live_table_follows_the_width_of_its_terminal(study, tmp_path, write_run):
+    study = named_long(study)
+    for run in study.runs():
+        curve(write_run(run, status="interrupted", result=None), step=40, loss=2.5)
+    shown = table(Board(study, tmp_path / "runs").entries)
+    assert len(drawn(shown, 60)[0]) <= 60 < len(drawn(shown, 120)[0])
+
+
+def curve(directory, step, loss):
+    """Let a run's curve end with a step of training."""
+    point = MetricRecord(kind="train", step=step, loss=loss, seconds=1.0, tokens_per_second=9_000.0)
+    with (directory / METRICS).open("a") as file:
+        file.write(point.model_dump_json() + "\n")
 
 
 def test_a_thousand_runs_are_looked_up_in_about_the_time_it_takes_to_read_them(study, tmp_path, write_run):

@@ -7,10 +7,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +24,10 @@ from oelm.spec.data import ExamplesSpec
 
 PLAIN_SECONDS = 15.0
 """How often a run's place is told where there is no terminal."""
+_GAP = 2
+"""Blanks between two columns."""
+_WORDS = ("run", "fingerprint", "stage", "state", "device")
+"""Columns of words; the others hold numbers."""
 _SHOWN_STATES = ("running", "failed", "interrupted")
 _COLOURS = {
     "failed": "red",
@@ -53,7 +59,8 @@ def facts(entry: Entry) -> dict[str, Any]:
         "val_loss": result.val_loss if result else None,
         "test_perplexity": result.test_perplexity if result and not entry.trial else None,
         "test_accuracy": result.test_accuracy if result and not entry.trial else None,
-        "tokens_per_second": metric.tokens_per_second if metric else None,
+        # Of a run that is done the record's, which is that of the whole run and the one that reports compare.
+        "tokens_per_second": result.tokens_per_second if result else metric.tokens_per_second if metric else None,
         "seconds_left": left,
         "device": entry.claim.device if entry.claim else None,
         "host": entry.claim.host if entry.claim else None,
@@ -74,42 +81,91 @@ def reason(entry: Entry) -> str | None:
     return kind + entry.record.last_words
 
 
-def table(entries: Sequence[Entry], *, every: bool = False) -> Table:
+@dataclass(frozen=True)
+class RunTable:
+    """Runs, one line each, with their names whole: columns that the width does not hold are left out, and named below.
+
+    What is left out is decided when the table is drawn, so a live one follows its terminal.
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Text, ...], ...]
+    expendable: tuple[str, ...]
+    """What may be left out, the least important first. Columns in which nothing stands go before them, unnamed."""
+    elsewhere: str
+    """What shows what is left out."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw what the width holds."""
+        kept = self._kept(options.max_width)
+        grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+        for heading in kept:
+            # Where even the rest is too wide the name is broken: numbers and states are read at a glance or not at all.
+            justify: Literal["left", "right"] = "left" if heading in _WORDS else "right"
+            grid.add_column(heading, justify=justify, no_wrap=heading != "run", overflow="fold")
+        for row in self.rows:
+            grid.add_row(*(cell for heading, cell in zip(self.headings, row, strict=True) if heading in kept))
+        yield grid
+        if missed := [heading for heading in self.headings if heading not in kept and any(self._cells(heading))]:
+            yield Text(f"left out: {', '.join(missed)} ({self.elsewhere} shows them)", style="dim")
+
+    def _kept(self, width: int) -> list[str]:
+        kept = {
+            heading: max(cell_len(heading), *(cell.cell_len for cell in self._cells(heading)), 0)
+            for heading in self.headings
+        }
+        for heading in sorted(self.expendable, key=lambda heading: any(self._cells(heading))):
+            if sum(kept.values()) + _GAP * (len(kept) - 1) <= width:
+                break
+            kept.pop(heading, None)
+        return list(kept)
+
+    def _cells(self, heading: str) -> list[Text]:
+        place = self.headings.index(heading)
+        return [row[place] for row in self.rows]
+
+
+def table(entries: Sequence[Entry], *, every: bool = False) -> RunTable:
     """Draw the runs at work and those that need someone's attention, or all of them."""
-    grid = Table(box=None, pad_edge=False, header_style="bold")
     judged = "accuracy" if entries and all(_is_labelled(entry) for entry in entries) else "perplexity"
-    for heading in ("run", "state", "step", "loss", judged, "tokens/s", "left", "device"):
-        grid.add_column(heading, justify="left" if heading in ("run", "state", "device") else "right")
-    for entry in entries:
-        if every or entry.state in _SHOWN_STATES:
-            grid.add_row(*_cells(entry))
-    return grid
+    return RunTable(
+        headings=("run", "state", "step", "loss", judged, "tokens/s", "left", "device"),
+        rows=tuple(_cells(entry) for entry in entries if every or entry.state in _SHOWN_STATES),
+        # Quality says what a loss says, and the time left what a step says; those two are why one looks.
+        expendable=("device", "tokens/s", "loss", "step", "left", judged),
+        elsewhere="a wider terminal or oelm status --json",
+    )
 
 
-def _cells(entry: Entry) -> list[RenderableType]:
+def _cells(entry: Entry) -> tuple[Text, ...]:
     now = facts(entry)
-    loss = now["loss"] if entry.state == "running" else None
-    final = perplexity(now["val_loss"]) if entry.trial and now["val_loss"] is not None else now["test_perplexity"]
     where = f"{now['device']} on {now['host']}" if entry.claim and not entry.claim.is_here else now["device"] or ""
     if entry.state == "queued":
         where = str(now["job_state"])
-    ppl = perplexity(loss) if loss is not None else final
-    quality = f"{ppl:.2f}" if ppl is not None and math.isfinite(ppl) else ""
+    done = now["step"] == now["steps"]
+    return (
+        Text(entry.name),
+        Text(entry.state, style=_COLOURS.get(entry.state, "")),
+        Text(str(now["steps"]) if done else f"{now['step']}/{now['steps']}"),
+        Text("" if now["loss"] is None else f"{now['loss']:.3f}"),
+        Text(_quality(entry, now)),
+        Text(f"{now['tokens_per_second']:,.0f}" if now["tokens_per_second"] else ""),
+        Text(duration(now["seconds_left"])),
+        Text(where),
+    )
+
+
+def _quality(entry: Entry, now: dict[str, Any]) -> str:
+    """Write how good a run is: on the test split when it is done, a trial on validation; before as was last said."""
     if _is_labelled(entry):
         accuracy = now["test_accuracy"]
         if accuracy is None and entry.directory is not None:
             accuracy = _accuracy(entry.directory)
-        quality = "" if accuracy is None else f"{accuracy:.2%}"
-    return [
-        Text(entry.name),
-        Text(entry.state, style=_COLOURS.get(entry.state, "")),
-        f"{now['step']}/{now['steps']}",
-        f"{loss:.3f}" if loss is not None else "",
-        quality,
-        f"{now['tokens_per_second']:,.0f}" if now["tokens_per_second"] and entry.state == "running" else "",
-        duration(now["seconds_left"]),
-        Text(where),
-    ]
+        return "" if accuracy is None else f"{accuracy:.2%}"
+    running = entry.state == "running" and now["loss"] is not None
+    tried = perplexity(now["val_loss"]) if entry.trial and now["val_loss"] is not None else None
+    found = perplexity(now["loss"]) if running else tried or now["test_perplexity"]
+    return f"{found:.2f}" if found is not None and math.isfinite(found) else ""
 
 
 def _is_labelled(entry: Entry) -> bool:
