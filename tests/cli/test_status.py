@@ -149,3 +149,29 @@ def test_a_plan_is_a_table_or_data_and_writes_nothing(tmp_path, capsys, monkeypa
     assert dispatch(["plan", str(path), "--device", "h100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["device"] == "h100"
     assert [item.name for item in tmp_path.iterdir()] == ["small.py"]
+
+
+def test_a_plan_names_every_run_on_one_line_at_eighty_columns_and_says_what_it_leaves_out(
+    tmp_path, capsys, monkeypatch
+):
+    path = tmp_path / "long.py"
+    path.write_text(
+        "from oelm import Arm, RunSpec, Study\nfrom oelm.spec.model import named_size\n"
+        "from oelm.spec.named import named_method\n"
+        "arm = Arm(name='orthogonal-[red]from-current', method=named_method('oelm-freeze'))\n"
+        "study = Study(name='long', question='?', base=RunSpec(model=named_size('nano')), arms=('baseline', arm))\n"
+    )
+    shown = {}
+    for width in (52, 80, 180):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert dispatch(["plan", str(path), "--device", "h100", "--out", str(tmp_path)]) == 0
+        shown[width] = [line.rstrip() for line in capsys.readouterr().out.splitlines()[1:]]
+        assert max(map(len, shown[width])) <= width
+        assert shown[width][1].startswith("baseline, seed 0  ")
+        assert shown[width][2].startswith("orthogonal-[red]from-current, seed 0  ")
+    assert shown[52][0].split() == ["run", "state", "time"]
+    assert shown[80][0].split() == ["run", "state", "trained", "frozen", "steps", "time"]
+    said = " ".join(shown[80][3:5])
+    assert said.startswith("left out: fingerprint, stage, TFLOP/step, memory, s/step (a wider terminal or --json")
+    assert "fingerprint" in shown[180][0]
+    assert "left out" not in " ".join(shown[180])

@@ -14,6 +14,7 @@ from oelm.study import Listing, load_study
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from oelm.runner.display import RunTable
     from oelm.runner.plan import Plan
 
 
@@ -60,29 +61,10 @@ def main(argv: list[str]) -> int:
 
 
 def _show(plan: Plan, console: Console) -> None:
-    from rich.table import Table
-
     from oelm.runner.display import duration
 
     console.print(f"{plan.study}: {plan.question}", highlight=False, markup=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("run", "stage", "state", "trained", "frozen", "steps", "TFLOP/step", "memory", "s/step", "time"):
-        left = heading in ("run", "stage", "state")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "run")
-    for run in plan.runs:
-        table.add_row(
-            f"{run.run}  {run.fingerprint[:8]}",
-            run.stage,
-            run.state,
-            f"{run.trained:,}",
-            f"{run.frozen:,}",
-            f"{run.steps:,}" if run.steps else "?",
-            f"{run.step_flops / 1e12:.4f}",
-            f"{run.memory_bytes / 2**20:,.0f} MiB{' !' if run.fits is False else ''}",
-            f"{run.step_seconds:.3g}",
-            duration(run.seconds) or "?",
-        )
-    console.print(table)
+    console.print(_table(plan), highlight=False)
     total = f"{len(plan.runs)} runs, {duration(plan.seconds) or 'an unknown time'} on {plan.device} one after another"
     peaks = ", ".join(f"{name}: {peak / 1e12:.3g} TFLOP/s" for name, peak in plan.peak_flops.items())
     console.print(f"{total}; peak {peaks}, {100 * plan.utilisation:.0f} % of it taken to be reached", highlight=False)
@@ -95,3 +77,34 @@ def _show(plan: Plan, console: Console) -> None:
         )
     if plan.confirm_runs:
         console.print(f"then {plan.confirm_runs} runs to confirm, each arm at its own best setting", highlight=False)
+
+
+def _table(plan: Plan) -> RunTable:
+    """Set a line per run; how long it takes and whether it is done stay in the narrowest terminal."""
+    from rich.text import Text
+
+    from oelm.runner.display import RunTable, duration
+
+    rows = [
+        {
+            "run": run.run,
+            "fingerprint": run.fingerprint[:8],
+            "stage": run.stage,
+            "state": run.state,
+            "trained": f"{run.trained:,}",
+            "frozen": f"{run.frozen:,}",
+            "steps": f"{run.steps:,}" if run.steps else "?",
+            "TFLOP/step": f"{run.step_flops / 1e12:.4f}",
+            "memory": f"{run.memory_bytes / 2**20:,.0f} MiB{' !' if run.fits is False else ''}",
+            "s/step": f"{run.step_seconds:.3g}",
+            "time": duration(run.seconds) or "?",
+        }
+        for run in plan.runs
+    ]
+    return RunTable(
+        headings=tuple(rows[0]) if rows else (),
+        rows=tuple(tuple(map(Text, row.values())) for row in rows),
+        # What does not fit into memory is told in a sentence as well.
+        expendable=("fingerprint", "TFLOP/step", "s/step", "memory", "stage", "frozen", "trained", "steps"),
+        elsewhere="a wider terminal or --json",
+    )
