@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from oelm.analysis.bootstrap import Resampled
 from oelm.analysis.compare import Comparison, compare
-from oelm.analysis.statistics import MARGIN
+from oelm.analysis.statistics import MARGIN, Interval
+from oelm.report.document import Column, Line, Table
 from oelm.report.numbers import shown_percent, shown_perplexity
 from oelm.report.tables import cost_table, results
-from oelm.report.typeset import escaped, markdown, terminal
+from oelm.report.typeset import _broken, _broken_name, _with_units_above, escaped, markdown, terminal
 from oelm.report.wording import wording
 from oelm.study import Arm, Study
 
@@ -111,8 +113,122 @@ def test_no_number_is_cut_off_in_a_terminal_of_any_width(study: Study, make_reco
     assert max(map(len, text.splitlines())) <= width
     for line in table.lines:
         for cell in line.cells:
-            assert cell in text
+            assert cell.removesuffix(" %") in text
     assert "…" not in text
+
+
+def wide(study: Study, make_record: Any, arm: str = "oelm-freeze") -> Table:
+    """Format a comparison that has every column there is."""
+    renamed = study.model_copy(update={"arms": (study.arms[0], study.arms[1].model_copy(update={"name": arm}))})
+    comparison = made(renamed, make_record)
+    comparison = replace(comparison, study=renamed.model_copy(update={"tuned": {"train.learning_rate": (1e-3,)}}))
+    noise = Resampled(Interval(0.0912, 0.1093), texts=11, over_seeds=False)
+    return results(comparison, say, {(arm, ()): noise})
+
+
+@pytest.mark.parametrize(
+    ("width", "gone"),
+    [
+        (140, ()),
+        (110, ("test-set noise",)),
+        (82, ("test-set noise", "train.learning_rate")),
+        (74, ("test-set noise", "train.learning_rate", "seeds")),
+        (70, ("test-set noise", "train.learning_rate", "seeds")),
+    ],
+)
+def test_a_narrow_terminal_leaves_out_noise_then_tuning_then_seeds_and_says_so(
+    study: Study, make_record: Any, width: int, gone: tuple[str, ...]
+) -> None:
+    table = wide(study, make_record, "oelm-random+gain=2+bias")
+    text = printed(table, width)
+    assert max(map(len, text.splitlines())) <= width
+    head = text.partition("─")[0]
+    assert ("Left out: " + ", ".join(gone) + " (" in " ".join(text.split())) if gone else "Left out" not in text
+    assert [word for word in ("noise", "train.learning_rate", "seeds", "perplexity", "interval") if word in head] == [
+        *([] if "test-set noise" in gone else ["noise"]),
+        *([] if "train.learning_rate" in gone else ["train.learning_rate"]),
+        *([] if "seeds" in gone else ["seeds"]),
+        "perplexity",
+        "interval",
+    ]
+    assert any("4.49" in line and "+10.4 to +10.9" in line and "not met" in line for line in text.splitlines())
+
+
+def test_cards_are_what_is_left_where_nothing_else_fits_and_lack_no_column(study: Study, make_record: Any) -> None:
+    table = wide(study, make_record, "oelm-random+gain=2+bias")
+    text = printed(table, 50)
+    assert "Left out" not in text
+    assert all(column.heading in text for column in table.columns)
+    assert not any("4.49" in line and "not met" in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [
+        ("oelm-random-matched+low-rank=3+bias-2", "oelm-random-matched", "+low-rank=3+bias-2"),
+        ("orthogonal-from-current-trained", "orthogonal-from-current-", "trained"),
+    ],
+)
+def test_names_are_broken_at_their_joints_before_a_table_becomes_cards(
+    study: Study, make_record: Any, name: str, begin: str, end: str
+) -> None:
+    table = wide(study, make_record, name)
+    lines = [line.strip() for line in printed(table, 76).splitlines()]
+    (begun,) = (place for place, line in enumerate(lines) if line.startswith(begin))
+    assert lines[begun].split()[0] == begin
+    assert "not met" in lines[begun]
+    assert lines[begun + 1] == end
+
+
+def test_a_name_without_a_joint_in_reach_stays_whole_and_begins_on_the_first_line() -> None:
+    assert _broken_name("oelm-random-from-current+bias", 20) == "oelm-random-from-current\n +bias"
+    assert _broken_name("oelm-partial:-2,-1", 10) == "oelm-\n partial:-2,-1"
+
+
+def test_a_unit_that_a_column_shares_stands_in_its_heading_where_room_is_short(study: Study, make_record: Any) -> None:
+    table = wide(study, make_record)
+    assert "+10.6 %" in printed(table, 140)
+    short = next(text for width in range(140, 60, -1) if "+10.6 %" not in (text := printed(table, width)))
+    assert "+10.6" in short
+    assert short.partition("─")[0].count("(%)") == 3
+    assert "Left out" not in short, "nothing is lost by it, so it comes first"
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit"),
+    [
+        (("+1.0 %", "–", "-2 to +3 %"), "%"),
+        (("+1.0 %", "∞"), "%"),
+        (("+1.0 %", "+1.0 %†"), ""),
+        (("+1.0 %", "4"), ""),
+        (("1 of 3", "2 of 3"), ""),
+        (("–", "–"), ""),
+        ((), ""),
+    ],
+)
+def test_a_unit_is_a_columns_only_if_every_number_has_it(cells: tuple[str, ...], unit: str) -> None:
+    table = Table("t", (Column("x", "x"),), tuple(Line((cell,)) for cell in cells))
+    (column,) = _with_units_above(table).columns
+    assert column.heading == (f"x ({unit})" if unit else "x")
+
+
+def test_chinese_readers_are_told_in_chinese_what_is_left_out(study: Study, make_record: Any) -> None:
+    table = results(made(study, make_record), wording("zh"))
+    assert "未显示：种子数（" in printed(table, 67)
+
+
+@pytest.mark.parametrize(
+    ("heading", "room", "lines"),
+    [
+        ("within 1 point and 5 % of the reference's", 9, ["within 1 point", "and 5 % of the", "reference's"]),
+        ("within 5 %", 9, ["within", "5 %"]),
+        ("95 % interval", 16, ["95 % interval"]),
+        ("train.learning_rate", 5, ["train.learning_rate"]),
+        ("", 5, [""]),
+    ],
+)
+def test_headings_are_broken_between_words_and_never_before_a_sign(heading: str, room: int, lines: list[str]) -> None:
+    assert _broken(heading, room).split("\n") == lines
 
 
 def test_a_wide_terminal_has_one_line_per_arm(study: Study, make_record: Any) -> None:

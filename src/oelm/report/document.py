@@ -39,6 +39,9 @@ class Table:
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
+    left_out: str = ""
+    """What a terminal too narrow for every column says of those it leaves out, with {} for them. Empty: it leaves out
+    none."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,8 @@ def results(comparison: Comparison, say: Say, noise: Noise | None = None) -> Tab
         )
         for number, row in enumerate(comparison.rows, 1)
     )
-    return Table("results", tuple(columns), lines, tuple(_notes(comparison, say, noise or {})))
+    notes = tuple(_notes(comparison, say, noise or {}))
+    return Table("results", tuple(columns), lines, notes, say("left_out", columns="{}"))
 
 
 def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say) -> Iterable[str]:
@@ -218,7 +219,7 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path
         )  # fmt: skip
     notes = [say("tuning_note", field=found[0].field if found else "")]
     notes += [say("edge_note")] if any(item.at_edge for item in found) else []
-    return Table("tuning", columns, tuple(lines), tuple(notes))
+    return Table("tuning", columns, tuple(lines), tuple(notes), say("left_out", columns="{}"))
 
 
 def _at_best(item: Sensitivity, reference: float | None, comparison: Comparison, say: Say) -> str:

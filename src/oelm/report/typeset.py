@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from oelm.report.document import Column, Document, Line, Remark, Section, Table
@@ -20,29 +24,114 @@ COLOURS = {
     "supported": "green", "contradicted": "red", "not yet tested": "dim",
 }  # fmt: skip
 
+EXPENDABLE = ("noise", "penalty", "tuned", "seeds")
+"""Columns that a narrow terminal leaves out, the least important first. A difference keeps its interval."""
+HEADING_LINES, HEADING_ROOM = 3, 20
+"""So many lines a heading may have; so wide it may be beside a card."""
+NAME_ROOM = 20
+"""A name gets no less, however narrow the terminal."""
+
 
 def terminal(table: Table, title: str, width: int) -> rich.console.Group:
     """Set the table for a terminal of some width.
 
-    Where it does not fit upright it is laid on its side, in as many parts as it takes: no number is cut off.
+    Where it does not fit, units go into the headings, then what matters least is left out, which is said, then names
+    are broken. Where even that does not fit, the whole is laid on its side, in as many parts as it takes: no number is
+    cut off.
     """
     from rich.console import Group
     from rich.text import Text
 
-    parts = [_upright(table)]
-    size = len(table.lines)
-    while size and not all(_natural_width(part) <= width for part in parts):
+    for narrowed in _narrowed(table, width):
+        upright = _upright(narrowed)
+        if _natural_width(upright) <= width:
+            return Group(Text(title, "bold"), upright, Text("\n".join(narrowed.notes), "dim"))
+    parts = [_on_side(table, table.lines)]
+    for size in range(len(table.lines) - 1, 0, -1):
+        if all(_natural_width(part) <= width for part in parts):
+            break
         parts = [_on_side(table, table.lines[at : at + size]) for at in range(0, len(table.lines), size)]
-        size -= 1
     return Group(Text(title, "bold"), *parts, Text("\n".join(table.notes), "dim"))
 
 
+def _narrowed(table: Table, width: int) -> Iterator[Table]:
+    """Yield the table, then ever narrower ones, which note what they lack."""
+    yield table
+    gone: list[str] = []
+    rest = _with_units_above(table)
+    yield rest
+    for name in EXPENDABLE if table.left_out else ():
+        kept = [place for place, column in enumerate(rest.columns) if column.name != name]
+        if len(kept) == len(rest.columns):
+            continue
+        gone += [column.heading for column in table.columns if column.name == name]
+        rest = replace(
+            rest,
+            columns=tuple(rest.columns[place] for place in kept),
+            lines=tuple(Line(tuple(line.cells[place] for place in kept), line.tone) for line in rest.lines),
+            notes=(table.left_out.format(", ".join(gone)), *table.notes),
+        )
+        yield rest
+    yield _with_broken_names(rest, _natural_width(_upright(rest)) - width)
+
+
+def _with_units_above(table: Table) -> Table:
+    """Move the unit that all numbers of a column have into its heading."""
+    units = [_unit([line.cells[place] for line in table.lines]) if column.numeric and column.name != "axis" else ""
+             for place, column in enumerate(table.columns)]  # fmt: skip
+    return replace(
+        table,
+        columns=tuple(
+            replace(column, heading=f"{column.heading} ({unit})") if unit else column
+            for column, unit in zip(table.columns, units, strict=True)
+        ),
+        lines=tuple(
+            replace(line, cells=tuple(
+                cell.removesuffix(f" {unit}") if unit else cell for cell, unit in zip(line.cells, units, strict=True)
+            ))
+            for line in table.lines
+        ),
+    )  # fmt: skip
+
+
+def _unit(cells: Iterable[str]) -> str:
+    ends = {cell.rpartition(" ")[2] for cell in cells if re.search(r"\d", cell)}
+    unit = ends.pop() if len(ends) == 1 else ""
+    return "" if re.search(r"\d", unit) else unit
+
+
+def _with_broken_names(table: Table, excess: int) -> Table:
+    """Break the names of arms at their joints, so that they need so much less room."""
+    place = next((place for place, column in enumerate(table.columns) if column.name == "arm"), None)
+    if place is None:
+        return table
+    room = max(NAME_ROOM, max((len(line.cells[place]) for line in table.lines), default=0) - excess)
+    broken = (
+        (*line.cells[:place], _broken_name(line.cells[place], room), *line.cells[place + 1 :]) for line in table.lines
+    )
+    return replace(
+        table, lines=tuple(replace(line, cells=cells) for line, cells in zip(table.lines, broken, strict=True))
+    )
+
+
+def _broken_name(name: str, room: int) -> str:
+    lines = [""]
+    joint = r"(?=\+)" if "+" in name else "(?<=[a-z]-)(?=[a-z])"  # a method and what it is given; else its words
+    for part in re.split(joint, name):
+        if lines[-1] and len(lines[-1] + part) > room:
+            lines.append(" ")  # what continues a name is set in, or it would pass for the next
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def _upright(table: Table) -> rich.table.Table:
-    """Set one line per arm, with headings of several words on several lines."""
+    """Set one line per arm, with headings as wide as what stands under them where their words allow it."""
+    from rich.cells import cell_len
+
     shown = _plain_table()
-    for column in table.columns:
-        heading = "\n".join(column.heading.rsplit(" ", 1)) if column.numeric else column.heading
-        shown.add_column(_text(heading), justify="right" if column.numeric else "left")
+    for place, column in enumerate(table.columns):
+        room = max((cell_len(part) for line in table.lines for part in line.cells[place].split("\n")), default=0)
+        shown.add_column(_text(_broken(column.heading, room)), justify="right" if column.numeric else "left")
     for line in table.lines:
         shown.add_row(*(_text(cell, line, column) for cell, column in zip(line.cells, table.columns, strict=True)))
     return shown
@@ -51,12 +140,22 @@ def _upright(table: Table) -> rich.table.Table:
 def _on_side(table: Table, lines: Sequence[Line]) -> rich.table.Table:
     """Set one column per arm."""
     shown = _plain_table(show_header=False)
+    room = max(HEADING_ROOM, *(len(word) for column in table.columns for word in column.heading.split()))
     for justify in ("left", *["right"] * len(lines)):
         shown.add_column(justify="left" if justify == "left" else "right", overflow="fold")
     for place, column in enumerate(table.columns):
         cells = (_text(line.cells[place], line, column) for line in lines)
-        shown.add_row(_text(column.heading), *cells, end_section=column.name == "arm")
+        shown.add_row(_text(_broken(column.heading, room)), *cells, end_section=column.name == "arm")
     return shown
+
+
+def _broken(heading: str, room: int) -> str:
+    """Break a heading between words, to be no wider than the room, or as little wider as so many lines allow."""
+    glued = heading.replace(" %", "\u00a0%")  # a sign of its own line says nothing
+    settings = (
+        textwrap.wrap(glued, width, break_long_words=False, break_on_hyphens=False) for width in count(max(room, 1))
+    )
+    return "\n".join(next(lines for lines in settings if len(lines) <= HEADING_LINES)).replace("\u00a0", " ")
 
 
 def _plain_table(*, show_header: bool = True) -> rich.table.Table:

@@ -78,6 +78,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "该数据没有测试集，因此数字来自验证集；训练过程中也会查看验证集，结果可能偏乐观。",
     ),
     # The table
+    "left_out": ("Left out: {columns} (a wider terminal shows them).", "未显示：{columns}（更宽的终端会显示）。"),
     "heading_table": ("The arms side by side", "各组对比"),
     "arm": ("arm", "实验组"),
     "seeds": ("seeds", "种子数"),
