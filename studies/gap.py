@@ -8,7 +8,7 @@
     oelm run studies/gap.py --scale nearer-imdb        1 core-hour: what comes within 1 % of it on the reviews?
     oelm run studies/gap.py --scale one-percent-imdb   2 core-hours: the same of larger residuals, with six seeds
     oelm run studies/gap.py --scale bias-speeches      2 core-hours: is it the bias alone, and is there a frame in it?
-    oelm run studies/gap.py --scale bias-imdb          the same on film reviews
+    oelm run studies/gap.py --scale bias-imdb          1 core-hour: the first of these on film reviews
     oelm run studies/gap.py                     the same at the published size, on GPUs
 
 Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
@@ -190,6 +190,6 @@ scales = {
         "gap-one-percent-imdb", REVIEWS, ("baseline", *ONE_PERCENT), ONE_PERCENT, seeds=tuple(range(6))
     ),
     "bias-speeches": final("gap-bias-speeches", SPEECHES, ("baseline", *BIAS), BIAS[:3]),
-    "bias-imdb": final("gap-bias-imdb", REVIEWS, ("baseline", *BIAS), BIAS[:3]),
+    "bias-imdb": final("gap-bias-imdb", REVIEWS, ("baseline", *BIAS[:2], "baseline+bias+mix"), BIAS[:2]),
     "medium-512": study,
 }

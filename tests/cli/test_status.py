@@ -12,6 +12,7 @@ from oelm.cli.logs import main as logs
 from oelm.errors import UsageError
 from oelm.record.store import find_records
 from oelm.runner.claim import claimed
+from oelm.study import load_study
 
 STUDY = """
 from pathlib import Path
@@ -175,3 +176,14 @@ def test_a_plan_names_every_run_on_one_line_at_eighty_columns_and_says_what_it_l
     assert said.startswith("left out: fingerprint, stage, TFLOP/step, memory, s/step (a wider terminal or --json")
     assert "fingerprint" in shown[180][0]
     assert "left out" not in " ".join(shown[180])
+
+
+def test_status_says_why_a_run_has_failed(tmp_path, tiny_data, write_run, capsys):
+    (tmp_path / "long.py").write_text(STUDY.format(data=str(tiny_data)))
+    (run,) = load_study(tmp_path / "long.py").runs()
+    lost = {"status": "failed", "failure": "out-of-memory", "error": "torch.OutOfMemoryError: no room", "result": None}
+    write_run(run, **lost).rename(tmp_path / "gone")
+    (tmp_path / "out" / "long").mkdir(parents=True)
+    (tmp_path / "gone").rename(tmp_path / "out" / "long" / "baseline-seed0_0123456789abcdef")
+    assert dispatch(["status", str(tmp_path / "long.py"), "--out", str(tmp_path / "out")]) == 0
+    assert "baseline, seed 0: out-of-memory: torch.OutOfMemoryError: no room" in capsys.readouterr().out

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     from rich.console import Console, Group
     from rich.live import Live
 
-    from oelm.runner.display import as_json, table
+    from oelm.runner.display import as_json, reason, table
     from oelm.runner.queue import Board
     from oelm.runner.slurm_queue import ASK_SECONDS
 
@@ -52,7 +52,8 @@ def main(argv: list[str]) -> int:
     def drawn(board: Board) -> Group:
         silent = board.slurm.trouble
         unknown = [f"What is queued is not known. {silent}"] if silent else []
-        troubles = "\n".join([*board.troubles, *unknown])
+        failed = [f"{entry.name}: {reason(entry)}" for entry in board.entries if entry.state in ("failed", "diverged")]
+        troubles = "\n".join([*failed, *board.troubles, *unknown])
         return Group(f"{study.name}: {board.progress}", table(board.entries, every=True), troubles)
 
     console = Console()
