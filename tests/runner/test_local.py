@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from oelm.errors import UsageError
-from oelm.record.store import find_records, read_metrics
+from oelm.record.store import RECORD, find_records, read_metrics
 from oelm.runner import child, local
 from oelm.runner.cancel import cancel, cancelled_runs, withdraw
 from oelm.runner.child import command
@@ -79,8 +79,13 @@ def results(out):
 
 
 def completions(out):
-    """Count how often each run came to its end: its log says so each time."""
-    return [path.read_text().count("whole validation split") for path in sorted(out.glob("*/*/training.log"))]
+    """Count how often each run came to its end: its log says so each time, a moment before the record does."""
+    return {path.parent: path.read_text().count("whole validation split") for path in out.glob("*/*/training.log")}
+
+
+def complete(out):
+    """Return the bytes of the records that say complete."""
+    return {path: (path / RECORD).read_bytes() for path, record in find_records(out)[0] if record.status == "complete"}
 
 
 def campaign(declare, tmp_path, *, seeds, kills, runners=1):
@@ -89,12 +94,14 @@ def campaign(declare, tmp_path, *, seeds, kills, runners=1):
     output, _ = undisturbed.communicate(timeout=600)
     assert undisturbed.returncode == 0, output
     generator = random.Random(0)
+    done, said = {}, {}
     for _ in range(kills):
         processes = [start(study, tmp_path / "stormy") for _ in range(runners)]
         time.sleep(generator.uniform(4, 12))
         for process in processes:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+        done, said = complete(tmp_path / "stormy") | done, completions(tmp_path / "stormy")
     processes = [start(study, tmp_path / "stormy") for _ in range(runners)]
     for process in processes:
         output, _ = process.communicate(timeout=600)
@@ -103,7 +110,11 @@ def campaign(declare, tmp_path, *, seeds, kills, runners=1):
     assert len(stormy) == 3 * seeds
     assert {status for status, *_ in stormy.values()} == {"complete"}
     assert stormy == calm
-    assert completions(tmp_path / "stormy") == [1] * 3 * seeds
+    # What was complete when the killing ended is left alone, and the rest comes to its end once.
+    assert {directory: (directory / RECORD).read_bytes() for directory in done} == done
+    again = {directory: times - said.get(directory, 0) for directory, times in completions(tmp_path / "stormy").items()}
+    assert again == {directory: int(directory not in done) for directory in again}
+    assert len(again) == 3 * seeds
 
 
 def test_two_runners_that_are_killed_lose_nothing_and_repeat_nothing(declare, tmp_path):
