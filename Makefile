@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+comma := ,
 
-.PHONY: demo test test-slow test-slurm reports lint types imports check clean
+RESULTS := docs/results/performance
+
+.PHONY: demo test test-slow test-slurm bench bench-step bench-growth bench-methods reports lint types imports check clean
 
 demo: $(READY)
 	$(BIN)/oelm run studies/demo.py
@@ -28,6 +31,33 @@ reports: $(READY)
 	  for study in docs/results/*/study.json; do $(BIN)/oelm report $$(dirname $$study) --lang $$lang || exit 1; done; \
 	  $(BIN)/oelm report docs/results --all --lang $$lang || exit 1; \
 	done
+
+# Speed and memory, as ratios (an hour or so); each part can be measured again by itself. The page is rendered from all
+# results that there are, whichever were measured today.
+bench: bench-step bench-growth bench-methods
+	$(BIN)/oelm bench report
+
+# keep NAME ARGUMENTS: a benchmark that breaks leaves the result of before.
+keep = mkdir -p $(RESULTS) && $(BIN)/oelm bench $(2) --json > $(RESULTS)/.$(1) && mv $(RESULTS)/.$(1) $(RESULTS)/$(1).json
+native_bf16 = $(BIN)/python -c 'import sys; from oelm.train.precision import has_native_bf16; sys.exit(not has_native_bf16("cpu"))'
+
+bench-step: $(READY)
+	for batch in 2 8; do \
+	  $(call keep,step-fp32-$$batch,step --batch $$batch --blocks 4) || exit 1; \
+	  if $(native_bf16); then \
+	    $(call keep,step-bf16-$$batch,step --batch $$batch --blocks 4 --precision bf16 --against transformers$(comma)nanogpt-style$(comma)floor$(comma)fp32) || exit 1; \
+	  else echo "this CPU has no native bf16: the bf16 step is not measured" >&2; fi; \
+	done
+
+bench-growth: $(READY)
+	$(call keep,growth-fp32,growth)
+	if $(native_bf16); then $(call keep,growth-bf16,growth --precision bf16); fi
+
+METHODS := baseline,oelm-freeze,oelm-fast
+bench-methods: $(READY)
+	$(call keep,methods-medium-512,methods --batch 2 --arms $(METHODS))
+	$(call keep,methods-gpt2,methods --size gpt2 --batch 1 --arms $(METHODS))
+	$(call keep,methods-bert-base,methods --size bert-base --labels 3 --length 128 --batch 4 --arms $(METHODS))
 
 lint: $(READY)
 	$(BIN)/ruff check

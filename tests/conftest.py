@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ try:
     torch.set_num_threads(1)
 except ImportError:  # the paper side needs no torch, nor do its tests
     pass
+
+# A script that starts the tests in the background leaves SIGINT ignored, and every process started from here would
+# inherit that: tests that press Ctrl-C would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MakeRecord = Callable[..., RunRecord]
 WriteRun = Callable[..., Path]

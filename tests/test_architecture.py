@@ -44,6 +44,7 @@ def test_the_tree_in_the_readme_is_the_one_on_disk():
 
 
 TESTED_IN = {
+    "bench/floor": "bench/test_step", "bench/nanogpt_style": "bench/test_step",
     "__main__": "cli/test_dispatch", "files": "record/test_store", "inspection": "test_surgery",
     "cli/bench": "cli/test_dispatch", "cli/evaluate": "cli/test_verbs", "cli/export": "cli/test_verbs",
     "cli/generate": "cli/test_verbs", "cli/import_checkpoint": "cli/test_verbs", "cli/report": "cli/test_verbs",

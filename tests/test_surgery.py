@@ -137,7 +137,7 @@ REFUSALS = [
         UnknownName,
         r"(?s)Unknown.*novelformer.*MultiheadAttention.*register_architecture",
     ),
-    ("a repair that no code carries out", gpt2, MethodSpec(repair={"core": True}), NotCarriedOut, "'core'"),
+    ("a repair that no code carries out", gpt2, MethodSpec(repair={"qk_norm": True}), NotCarriedOut, "'qk_norm'"),
     ("a correlation with no room for it", lambda: gpt2(n_head=1), "oelm-correlated", BadShape, "16 or less"),
     ("uniform attention with a position term", t5, "uniform", NotCarriedOut, "not uniform"),
 ]

@@ -102,7 +102,7 @@ def describe(
 def _row(projection: Projection, gain: float, hashes: Mapping[str, str]) -> ProjectionAudit:
     frozen = projection.separate and not projection.weight.requires_grad
     is_qk = projection.role in ("q", "k")
-    readable = not projection.weight.is_meta and projection.weight.is_floating_point()
+    readable = not projection.weight.is_meta and projection.weight.is_floating_point() and projection.weight.numel() > 0
     return ProjectionAudit(
         projection.name, projection.role, projection.site, projection.layer, projection.shape, frozen,
         sha256=hashes.get(f"{projection.name}.weight") or _hash(projection) if readable and (frozen or is_qk) else None,

@@ -208,6 +208,8 @@ def _refuse_what_binding_fills_in(study: str, run: RunSpec) -> None:
         found = f"data.checksum={run.data.checksum!r}, which is filled in when a run is bound to its data: leave it out"
     elif isinstance(run.model, ForeignSpec) and run.model.checksum is not None:
         found = f"model.checksum={run.model.checksum!r}, which is filled in as well: leave it out"
+    elif run.train.chose_precision:
+        found = "train.chose_precision, which is filled in for train.precision='auto': leave it out"
     elif run != declared(run):
         found = (
             f"train.steps={run.train.steps} beside train.epochs={run.train.epochs}, from which steps are derived when "

@@ -49,13 +49,13 @@ def apply(model: nn.Module, method: MethodSpec | str, *, seed: int = 0) -> Audit
     """
     spec = named_method(method) if isinstance(method, str) else method
     architecture, projections, timeline = _admitted(model, spec)
-    _make_separate(projections, spec)
+    projections = _prepare(architecture, model, projections, spec)
     if spec.init.draws:
         initialise(queries_and_keys(projections), spec.init, seed)
     state = Applied(spec, seed)
     _build_in(architecture, model, projections, state)
     freeze(model, layers=tuple(timeline.frozen_layers(0)))
-    _specialise(architecture, model, projections, spec)
+    _specialise(architecture, model, spec)
     # The hashes were taken just now; taking them again would be a tenth of the work.
     return describe(model, architecture.name, architecture.projections(model), state, state.hashes)
 
@@ -71,7 +71,7 @@ def restore(model: nn.Module, state: Applied) -> Audit:
 
     """
     architecture, projections, _ = _admitted(model, state.method)
-    _make_separate(projections, state.method)
+    projections = _prepare(architecture, model, projections, state.method)
     _build_in(architecture, model, projections, Applied(state.method, state.seed))
     tensors = named_tensors(model)
     wrong = [
@@ -86,7 +86,7 @@ def restore(model: nn.Module, state: Applied) -> Audit:
             "checkpoint, or apply a method anew with oelm.apply."
         )
     _hold(model, [(name, tensors[name]) for name in state.hashes])
-    _specialise(architecture, model, projections, state.method)
+    _specialise(architecture, model, state.method)
     return audit(model)
 
 
@@ -243,13 +243,25 @@ def _admitted(model: nn.Module, method: MethodSpec) -> tuple[Architecture, list[
     return architecture, projections, refuse_unfit(architecture, model, projections, method)
 
 
+def _prepare(
+    architecture: Architecture, model: nn.Module, projections: list[Projection], method: MethodSpec
+) -> list[Projection]:
+    """Give every projection the parameters that the method needs; return the projections as they are then."""
+    _make_separate(projections, method)
+    if method.repair.position_features and method.init.shape != "absent":
+        architecture.narrow(model, method.repair, queries_and_keys(projections))
+        projections = _in_reach(architecture.projections(model), method)
+    return projections
+
+
 def _make_separate(projections: list[Projection], method: MethodSpec) -> None:
     """Give roles that are frozen, or learn at another rate, parameters of their own."""
     absent = method.init.shape == "absent"
-    roles = {*method.freeze.roles, *method.rates.roles, *(("q", "k") if absent else ())}
+    narrow = bool(method.repair.position_features)
+    roles = {*method.freeze.roles, *method.rates.roles, *(("q", "k") if absent or narrow else ())}
     for projection in projections:
         if projection.role in roles:
-            projection.split(biases=method.freeze.biases or absent)
+            projection.split(biases=method.freeze.biases or absent or narrow)
 
 
 def _build_in(architecture: Architecture, model: nn.Module, projections: list[Projection], state: Applied) -> None:
@@ -259,20 +271,19 @@ def _build_in(architecture: Architecture, model: nn.Module, projections: list[Pr
     chosen = queries_and_keys(projections)
     if state.method.init.shape == "absent":
         architecture.remove_qk(model, chosen)
-        # Where Q and K stay as modules they are held: queries of nought must not decay into something, nor keys move.
+        # Where Q and K stay as modules they are held: zero queries must not decay into something, nor keys move.
         left = queries_and_keys(_in_reach(architecture.projections(model), state.method))
         _hold(model, [named for projection in left for named in projection.parameters(biases=True)])
-    architecture.install(model, state.method.repair, chosen)
+    architecture.set_apart(model, state.method, chosen)
+    chosen = queries_and_keys(_in_reach(architecture.projections(model), state.method))
+    architecture.install(model, state.method, chosen)
     draw_repairs(model, state.seed)
     _note(model, state)
 
 
-def _specialise(
-    architecture: Architecture, model: nn.Module, projections: list[Projection], method: MethodSpec
-) -> None:
-    stays = {"q", "k"} <= set(method.freeze.roles) and not method.schedule.moves
-    if method.init.shape == "slice" and method.init.gain == 1 and stays:
-        for projection in queries_and_keys(projections):
+def _specialise(architecture: Architecture, model: nn.Module, method: MethodSpec) -> None:
+    if method.slices_stay:
+        for projection in queries_and_keys(_in_reach(architecture.projections(model), method)):
             architecture.specialise(model, projection)
 
 

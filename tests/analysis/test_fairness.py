@@ -8,6 +8,7 @@ import pytest
 from oelm.analysis.compare import compare, select
 from oelm.analysis.evidence import cell_of, meaning
 from oelm.analysis.fairness import covers
+from oelm.analysis.gather import gather
 from oelm.errors import IncomparableRuns
 from oelm.spec.data import ExamplesSpec
 from oelm.spec.model import ForeignSpec
@@ -191,3 +192,35 @@ def test_a_declared_field_covers_what_it_contains_and_no_namesake() -> None:
 def test_a_cell_keeps_numbers_and_text_apart(study: Study) -> None:
     swept = study.model_copy(update={"axes": {"model.positions": ("rope",), "model.dropout": (0.1,)}})
     assert cell_of(swept, swept.runs()[0]) == (("model.positions", '"rope"'), ("model.dropout", "0.1"))
+
+
+def in_precision(run: Any, precision: str) -> Any:
+    """Return a run of the precision `auto` as it is bound on some machine."""
+    return replaced(run, {"train.precision": precision, "train.chose_precision": True})
+
+
+def test_runs_that_auto_gave_different_precisions_are_not_compared(study: Study, make_record: Any) -> None:
+    auto = study.model_copy(update={"base": replaced(study.base, {"train.precision": "auto"})})
+    found = [
+        (Path(str(number)), make_record(in_precision(run, "bf16" if run.arm == "oelm-freeze" else "fp32")))
+        for number, run in enumerate(auto.runs())
+    ]
+    with pytest.raises(IncomparableRuns, match=r'differ in train\.precision \("bf16", "fp32"\).*instead of \'auto\''):
+        compare(auto, found)
+    same = [(path, make_record(in_precision(record.spec, "bf16"))) for path, record in found]
+    compare(auto, same)
+
+
+def test_a_precision_that_was_chosen_and_one_that_was_declared_are_compared_where_they_are_equal(
+    study: Study, make_record: Any
+) -> None:
+    found = [
+        (Path(str(number)), make_record(in_precision(run, "fp32") if run.arm == "oelm-freeze" else run))
+        for number, run in enumerate(study.runs())
+    ]
+    assert gather(found).comparisons
+
+
+def test_a_mix_of_declared_precisions_is_refused(study: Study, make_record: Any) -> None:
+    with pytest.raises(IncomparableRuns, match=r"differ in train\.precision"):
+        compare(study, changed(study, make_record, "train.precision", "bf16"))

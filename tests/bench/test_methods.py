@@ -10,12 +10,14 @@ import time
 
 import psutil
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oelm.bench import methods
 from oelm.bench.methods import LEAST_BLOCKS, MethodsBench, bench_methods, main, saving, summary
 from oelm.errors import BadShape, InvalidSpec, UnknownName
+from oelm.models.cost import training_cost
 
 CEILING = "ceiling of oelm-freeze"
 
@@ -115,9 +117,35 @@ def test_a_real_block_reports_every_arm(capsys):
 
 
 @pytest.mark.parametrize(
+    ("size", "labels"), [("nano", None), ("gpt2-tiny", None), ("bert-tiny", 3), ("llama-tiny", None)]
+)
+def test_a_ceiling_takes_away_from_any_family_what_the_arm_does_not_do(size, labels):
+    from oelm.bench.ceiling import removed_work, take_away
+
+    bench = MethodsBench(size=size, labels=labels, length=16, batch=2)
+    reference, frozen, sliced, again = (
+        methods._model(bench, name) for name in ("baseline", "oelm-freeze", "oelm-slice+features", "baseline")
+    )
+    assert not removed_work(reference, again)
+    removed = removed_work(reference, sliced)
+    assert removed.products == removed.constants == removed_work(reference, frozen).constants
+    assert {name.rpartition(".")[2][0] for name in removed.products} <= {"q", "k"}
+    take_away(reference, removed)
+    numbers = torch.randint(0, 1 << 30, (2, 17))
+    methods._loss(bench, reference)(numbers).backward()
+    trained = {name for name, p in reference.named_parameters() if p.grad is not None}
+    whole = {name for name, p in again.named_parameters() if p.requires_grad}
+    assert len(trained) >= len(whole) - 4 * len(removed.products)
+    assert not removed_work(reference, frozen).constants
+    flops = training_cost(reference, 2, 16).total_flops
+    assert flops == training_cost(sliced, 2, 16).total_flops < training_cost(frozen, 2, 16).total_flops
+
+
+@pytest.mark.parametrize(
     ("fields", "error", "words"),
     [
         ({"arms": "baseline"}, InvalidSpec, "at least two"),
+        ({"size": "nano", "labels": 3}, InvalidSpec, "--labels is for Hugging Face models"),
         ({"arms": "baseline,baseline"}, InvalidSpec, "each once"),
         ({"arms": "baseline,oelm-freez"}, UnknownName, "oelm-freeze"),
         ({"arms": "baseline,oelm-every:2"}, InvalidSpec, "changes what trains on the way"),

@@ -13,7 +13,7 @@ from oelm.spec.model import GPT_SIZES
 from oelm.spec.named import METHODS
 
 NANO = GPT_SIZES["nano"]
-NOT_GPT2 = {"key_shift", "qk_norm", "key_mix", "position_bias"}
+NOT_GPT2 = {"key_shift", "qk_norm", "key_mix", "position_bias", "position_features"}
 IDS = torch.randint(0, 97, (2, 20), generator=torch.Generator().manual_seed(0))
 
 
@@ -67,6 +67,7 @@ def test_what_gpt2_cannot_do_is_refused_by_name(change, words):
 
 @pytest.mark.parametrize(("part", "name"), [
     ("shift", "key_shift"), ("qk-norm", "qk_norm"), ("mix", "key_mix"), ("bias", "position_bias"),
+    ("features", "position_features"),
 ])  # fmt: skip
 def test_a_repair_that_gpt2_has_no_weights_for_is_refused_by_name(part, name):
     with pytest.raises(NotCarriedOut, match=f"the repair '{name}'"):

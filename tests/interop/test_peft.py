@@ -102,3 +102,19 @@ def test_a_method_that_lets_layers_train_is_refused_below_adapters(tmp_path):
     with pytest.raises(NotCarriedOut, match="PEFT freezes everything below its adapters"):
         transformers.Trainer(adapted, arguments, callbacks=[oelm.OelmCallback()])
     assert not any(p.requires_grad for name, p in adapted.named_parameters() if "lora_" not in name)
+
+
+@pytest.mark.parametrize("make", [gpt2, bert])
+@pytest.mark.parametrize("method", ["oelm+features=1+mix", "oelm-slice+features", "oelm+low-rank=2", "position-only"])
+def test_adapters_train_on_repaired_models_and_merge_into_them(make, method):
+    model, targets = make()
+    oelm.apply(model, method)
+    hashes = oelm.verify_frozen(model)
+    adapted = with_lora(model, targets)
+    train(adapted)
+    assert oelm.verify_frozen(adapted) == hashes
+    ids = torch.arange(3, 12)[None]
+    with torch.no_grad():
+        expected = adapted.eval()(input_ids=ids).logits
+        merged = adapted.merge_and_unload()
+        assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-4)

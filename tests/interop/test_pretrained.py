@@ -1,12 +1,16 @@
 """A real pretrained encoder goes through the method and comes back."""
 
 import importlib.util
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import oelm
+from oelm.errors import CheckpointError
 
 transformers = pytest.importorskip("transformers")
 SENTENCES = [
@@ -77,3 +81,85 @@ def row_space(weight, heads=12):
     weight_HKI = weight.view(heads, -1, weight.shape[1]).double()
     basis = torch.linalg.qr(weight_HKI.mT)[0]
     return basis @ basis.mT
+
+
+METHODS = ["oelm-shift", "baseline-temperature", "oelm-freeze+features", "position-only-bias", "oelm-low-rank"]
+PLAIN = """
+import json, sys, warnings
+from transformers import AutoConfig, GPT2LMHeadModel
+for folder in sys.argv[1:]:
+    for options in ({}, {"attn_implementation": "sdpa"}):
+        try:
+            _, report = GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True, **options)
+            print(json.dumps(sorted(report["unexpected_keys"])))
+        except ValueError as error:
+            print(json.dumps(str(error)))
+assert "oelm" not in sys.modules
+"""
+
+
+def small_gpt2():
+    torch.manual_seed(3)
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=1, eos_token_id=1
+        )
+    )
+
+
+def test_transformers_alone_refuses_a_model_with_repairs_and_warns_where_it_is_made_to_load_it(tmp_path):
+    for method in METHODS:
+        model = small_gpt2()
+        oelm.apply(model, method)
+        model.save_pretrained(tmp_path / method)
+    found = subprocess.run(
+        [sys.executable, "-c", PLAIN, *(str(tmp_path / method) for method in METHODS)],
+        capture_output=True, text=True, check=True, env={"PATH": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert len(lines) == 2 * len(METHODS)
+    for refusal, unexpected in zip(lines[::2], lines[1::2], strict=True):
+        assert "oelm_sdpa" in refusal
+        assert "transformer.h.0.attn.oelm_needs_oelm_load" in unexpected
+    assert found.stderr.count("oelm_needs_oelm_load") == len(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_loaded_without_its_repairs_does_not_run(method, tmp_path):
+    model = small_gpt2()
+    oelm.apply(model, method)
+    model.save_pretrained(tmp_path)
+    stripped = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"oelm\.load"):
+        stripped(torch.arange(3, 9)[None])
+    oelm.load(tmp_path)(torch.arange(3, 9)[None])
+
+
+def test_what_the_trainer_saves_of_a_repaired_model_comes_back_and_goes_on(tmp_path):
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, index):
+            ids = torch.randint(0, 61, (8,), generator=torch.Generator().manual_seed(index))
+            return {"input_ids": ids, "labels": ids}
+
+    def trainer(model, steps):
+        arguments = transformers.TrainingArguments(
+            str(tmp_path), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-2, save_steps=2,
+            report_to=[], disable_tqdm=True, use_cpu=True, seed=3, lr_scheduler_type="constant",
+        )  # fmt: skip
+        return transformers.Trainer(model, arguments, train_dataset=Rows(), callbacks=[oelm.OelmCallback()])
+
+    method, ids = "oelm-slice+features+mix+low-rank=2+temperature", torch.arange(3, 9)[None]
+    whole, half = small_gpt2().eval(), small_gpt2()
+    for model in (whole, half):
+        oelm.apply(model, method)
+    trainer(whole, 4).train()
+    back = oelm.load(tmp_path / "checkpoint-4").eval()
+    assert oelm.verify_frozen(back) == oelm.verify_frozen(whole)
+    assert torch.equal(back(ids).logits, whole.eval()(ids).logits)
+    settings = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(back.generate(ids, **settings), whole.generate(ids, **settings))
+    trainer(half, 4).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert torch.allclose(half.eval()(ids).logits, whole(ids).logits, atol=1e-5)

@@ -49,6 +49,9 @@ class Row:
     wide: dict[str, Any] = field(default_factory=dict)
     """The fields that make it as wide as real models are."""
     repairs: bool = True
+    """Whether its attention goes through the attention interface, where repairs act."""
+    distances: bool = True
+    """Whether it takes repairs by distance: not where it has a bias of its own."""
     uniform: bool = True
     biased: bool = False
     """Whether Q and K have biases."""
@@ -223,6 +226,7 @@ ROWS = [
         },
         inputs="pair",
         uniform=False,
+        distances=False,
         cached=True,
         sites=("encoder", "decoder", "cross"),
     ),

@@ -162,7 +162,8 @@ def test_what_is_saved_is_loaded_by_plain_tools_with_equal_logits(row, tmp_path)
         plain.load_state_dict(model.state_dict())
     assert all(parameter.requires_grad for parameter in plain.parameters())
     with torch.no_grad():
-        assert torch.equal(row.logits(plain.eval()), row.logits(model.eval()))
+        # Split roles are multiplied one by one, so that sums differ in their last bits.
+        assert torch.allclose(row.logits(plain.eval()), row.logits(model.eval()), rtol=1e-5, atol=1e-6)
 
 
 @every_family
@@ -188,7 +189,8 @@ def test_a_plain_state_dict_loads_into_a_split_model(row):
         parameter.data.mul_(1.5)
     model.load_state_dict(plain.state_dict())
     with torch.no_grad():
-        assert torch.equal(row.logits(plain.eval()), row.logits(model.eval()))
+        # Split roles are multiplied one by one, so that sums differ in their last bits.
+        assert torch.allclose(row.logits(plain.eval()), row.logits(model.eval()), rtol=1e-5, atol=1e-6)
     with pytest.raises(FrozenWeightsMoved):
         oelm.verify_frozen(model)
 

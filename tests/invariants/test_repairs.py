@@ -24,10 +24,13 @@ VARIANTS = {
     "grouped": NANO.model_copy(update={"num_key_heads": 2}),
     "thin, rope, grouped": NANO.model_copy(update={"qk_head_size": 4, "positions": "rope", "num_key_heads": 2}),
 }
-SINGLE = ["shift", "temperature", "qk-norm", "core", "diagonal", "low-rank", "bias", "mix"]
-ALL = "core+diagonal+low-rank+shift+mix+bias"
+SINGLE = ["shift", "temperature", "qk-norm", "core", "diagonal", "low-rank", "bias", "mix", "features", "query-bias"]
+ALL = "core+diagonal+query-bias+low-rank=3+shift+mix+bias+features=1"
 TOGETHER = [f"{ALL}+temperature", f"{ALL}+qk-norm"]
-STARTS_AS_NOTHING = [*sorted({*SINGLE} - {"shift", "qk-norm"}), f"{ALL.replace('+shift', '')}+temperature"]
+STARTS_AS_NOTHING = [
+    *sorted({*SINGLE} - {"shift", "qk-norm", "features"}),
+    f"{ALL.replace('+shift', '').replace('+features=1', '')}+temperature",
+]
 IDS = torch.randint(0, 97, (2, 20), generator=torch.Generator().manual_seed(1))
 
 
@@ -54,16 +57,20 @@ def repair_parameters(model):
 
 def neutral_or_trained(attention):
     """Return every tensor of an attention; those of repairs that are off are zero."""
-    spec = attention.spec
+    spec, size = attention.spec, attention.content_size
     neutral = {
-        "query_fold.core_HKK": (spec.num_heads, spec.qk_size, spec.qk_size),
+        "query_fold.core_HKK": (spec.num_heads, size, size),
+        "query_bias.bias_HK": (spec.num_heads, size),
+        "position_features.cosine_HM": (spec.num_heads, 1),
+        "position_features.sine_HM": (spec.num_heads, 1),
+        "position_features.log_frequency_GM": (spec.key_heads, 1),
         "temperature.log_factor_H": (spec.num_heads,),
         "key_mix.share_H": (spec.key_heads,),
         "position_bias.bias_HT": (spec.num_heads, spec.context),
     }
     for fold, heads in (("query_fold", spec.num_heads), ("key_fold", spec.key_heads)):
         neutral[f"{fold}.diagonal_I"] = (spec.model_dim,)
-        neutral[f"{fold}.outer_CR"] = (heads * spec.qk_size, 1)
+        neutral[f"{fold}.outer_CR"] = (heads * size, 1)
         neutral[f"{fold}.inner_RI"] = (1, spec.model_dim)
     off = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in neutral.items()}
     return off | dict(attention.named_parameters())
@@ -73,14 +80,27 @@ def projected(attention, role, x_D, head, position):
     """One query or key: scaled, projected, multiplied by its core, normalised, turned."""
     spec, of = attention.spec, neutral_or_trained(attention)
     fold = {"q": "query_fold", "k": "key_fold"}[role]
-    rows = slice(head * spec.qk_size, (head + 1) * spec.qk_size)
+    rows = slice(head * attention.content_size, (head + 1) * attention.content_size)
     x_D = x_D + of[f"{fold}.diagonal_I"] * x_D
     y_K = of[f"{role}.weight"][rows] @ x_D + of[f"{fold}.outer_CR"][rows] @ (of[f"{fold}.inner_RI"] @ x_D)
     if role == "q":
-        y_K = y_K + of["query_fold.core_HKK"][head] @ y_K
+        y_K = y_K + of["query_fold.core_HKK"][head] @ y_K + of["query_bias.bias_HK"][head]
     if attention.qk_norm is not None:
         y_K = y_K / (y_K.square().mean() + 1e-6).sqrt()
     return rotate(y_K.view(1, 1, 1, -1), position).view(-1) if spec.positions == "rope" else y_K
+
+
+def distance_bias(attention, head, key_head, distance):
+    """The function of distance that position features stand for, as a sum of cosines and sines."""
+    of, context = neutral_or_trained(attention), attention.spec.context
+    cosine, sine = of["position_features.cosine_HM"][head], of["position_features.sine_HM"][head]
+    number = len(cosine)
+    total = 0.0
+    for m in range(number):
+        start = math.pi * (2 / context) ** (m / max(number - 1, 1))
+        angle = start * of["position_features.log_frequency_GM"][key_head, m].exp() * distance
+        total = total + cosine[m] * angle.cos() + sine[m] * angle.sin()
+    return total
 
 
 def written_out(attention, x_TD):
@@ -99,7 +119,12 @@ def written_out(attention, x_TD):
         mixed = []
         for t in times:
             query = factor * projected(attention, "q", x_TD[t], head, t)
-            logits = [query @ keys[s] / math.sqrt(spec.qk_size) + bias[t - s] for s in range(t + 1)]
+            logits = [
+                query @ keys[s] / math.sqrt(attention.content_size)
+                + bias[t - s]
+                + distance_bias(attention, head, key_head, t - s)
+                for s in range(t + 1)
+            ]
             mixed.append(torch.stack(logits).softmax(0) @ values[: t + 1])
         heads.append(torch.stack(mixed))
     return torch.cat(heads, -1) @ of["o.weight"].T
@@ -129,7 +154,7 @@ def test_it_starts_as_if_it_were_not_there(parts, base):
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("parts", ["shift", "qk-norm"])
+@pytest.mark.parametrize("parts", ["shift", "qk-norm", "features"])
 def test_what_changes_the_function_itself_shows_at_once(parts):
     plain = repaired("temperature", trained=False)
     with torch.no_grad():
@@ -141,13 +166,14 @@ def test_every_repair_has_a_gradient_from_the_first_step_and_frozen_weights_have
     model = repaired(parts, trained=False)
     model(IDS[:, :-1], IDS[:, 1:]).backward()
     for name, parameter in repair_parameters(model).items():
-        # The inner factor waits for the outer one, which starts at zero.
-        assert bool(parameter.grad.any()) == (not name.endswith("inner_RI")), name
+        # Inner factors and frequencies wait for outer factors and amplitudes, which start at zero.
+        assert bool(parameter.grad.any()) == (not name.endswith(("inner_RI", "log_frequency_GM"))), name
     assert all(block.attention.q.weight.grad is block.attention.k.weight.grad is None for block in model.blocks)
 
 
-def test_the_inner_factor_of_a_residual_learns_once_the_outer_one_has_moved():
-    model = repaired("low-rank")
+@pytest.mark.parametrize("parts", ["low-rank", "features"])
+def test_what_starts_without_a_gradient_learns_once_its_factor_has_moved(parts):
+    model = repaired(parts)
     model(IDS[:, :-1], IDS[:, 1:]).backward()
     assert all(parameter.grad.any() for parameter in repair_parameters(model).values())
 
@@ -161,7 +187,9 @@ def test_no_repair_shifts_any_other_draw(parts):
     assert torch.equal(torch.random.get_rng_state(), before)
     ours, theirs = dict(model.named_parameters()), dict(plain.named_parameters())
     assert ours.keys() - theirs.keys() == repair_parameters(model).keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    # Features make queries and keys smaller, so that those two are other draws of the same law.
+    narrowed = ("q.weight", "k.weight") if "features" in parts else ()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs if not name.endswith(narrowed))
 
 
 def test_residuals_are_drawn_apart_for_each_layer_and_role_and_alike_for_each_seed_and_arm():
@@ -209,7 +237,7 @@ def test_the_summary_of_attention_sees_the_repairs(parts, spec):
     attention, x = repaired(parts, spec).blocks[0].attention, torch.randn(1, 8, 32)
     values = torch.eye(8).expand(1, spec.key_heads, 8, 8)
     with torch.no_grad():
-        computed = attention._attend(*attention.project(x), values, None)
+        computed = attention._attend(*attention.queries_and_keys(x), values)
         assert torch.allclose(computed, _weights(attention, x), atol=1e-6)
 
 
@@ -253,13 +281,14 @@ def test_thawing_and_freezing_qk_never_touches_a_repair(parts):
 
 @pytest.mark.parametrize(("parts", "count"), [
     ("temperature", 4), ("qk-norm", 4), ("core", 4 * 8 * 8), ("diagonal", 2 * 32), ("low-rank", 2 * 4 * (32 + 32)),
-    ("bias", 4 * 32), ("mix", 4), ("shift", 0),
+    ("query-bias", 32), ("bias", 4 * 32), ("mix", 4), ("shift", 0), ("features", 3 * 4 * 2), ("features=3", 3 * 4 * 3),
 ])  # fmt: skip
 def test_the_audit_counts_what_repairs_train_against_the_weights_of_q_and_k(parts, count):
     model, plain = GPT(NANO), GPT(NANO)
     audit, bare = oelm.apply(model, f"oelm+{parts}"), oelm.apply(plain, "oelm-freeze")
-    assert (audit.repair, audit.qk) == (2 * count, bare.qk) == (2 * count, 2 * 2 * 32 * 32)
-    assert audit.repair_share == count / (2 * 32 * 32)
+    content = model.blocks[0].attention.content_size
+    assert (audit.repair, audit.qk, bare.qk) == (2 * count, 2 * 2 * 4 * content * 32, 2 * 2 * 32 * 32)
+    assert audit.repair_share == count / (2 * 4 * content * 32)
     assert audit.trainable - bare.trainable == audit.repair
     assert audit.never_frozen.get("repairs of the logits", 0) == audit.repair
     assert bare.repair == 0
@@ -281,12 +310,21 @@ def test_a_repair_learns_at_the_rate_of_its_layer_and_not_at_that_of_q():
     assert found["blocks.1.attention.q.weight"] == 0.1
 
 
-def test_slices_with_something_folded_in_are_multiplied_out():
-    model = GPT(NANO)
-    oelm.apply(model, "oelm-slice+core+bias")
-    attention = model.blocks[0].attention
-    assert type(attention.q) is torch.nn.Linear
-    assert type(attention.k).__name__ == "SlicedLinear"
+@pytest.mark.parametrize("parts", ["core", "diagonal", "low-rank", "core+diagonal+low-rank+features"])
+def test_slices_with_linear_repairs_are_read_and_give_what_the_product_gives(parts):
+    model = GPT(NANO).double()
+    oelm.apply(model, f"oelm-slice+gain=2+same+{parts}")
+    attention, x = model.blocks[0].attention, torch.randn(1, 5, 32, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in repair_parameters(model).values():
+            parameter.normal_(0, 0.4)
+        attention.double()
+        read = attention.project(x)
+        for role in ("q", "k"):
+            assert type(getattr(attention, role)).__name__ == "SlicedLinear"
+            getattr(attention, role).has_trained = True
+        multiplied = attention.project(x)
+    assert all(torch.allclose(one, two, atol=1e-12) for one, two in zip(read, multiplied, strict=True))
 
 
 def test_a_residual_as_large_as_the_projection_is_refused():
@@ -300,7 +338,7 @@ def test_other_families_refuse_by_name_what_they_cannot_carry_out(name):
     from oelm.models.build import build
     from oelm.models.configs import spec_of
 
-    lacking = set(named_method(name).repair.active()) - {"key_shift", "temperature"}
+    lacking = set(named_method(name).repair.active()) & {"qk_norm"}
     model = build(spec_of("bert-tiny"))
     if not lacking:
         oelm.apply(model, name)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import oelm
-from oelm.errors import BadShape
+from oelm.errors import BadShape, InvalidSpec
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.spec.method import InitSpec, MethodSpec
@@ -88,3 +88,20 @@ def test_slices_never_compare_a_coordinate_with_itself_whoever_shares_the_keys(k
     oelm.apply(model, "oelm-slice")
     for queries, keys in pairs(model):
         assert not (queries.abs().sum(1) * keys.abs().sum(1)).any()
+
+
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_same_heads_read_the_same_coordinates_and_the_others_coordinates_of_their_own(key_heads):
+    model = GPT(NANO.model_copy(update={"num_key_heads": key_heads}))
+    oelm.apply(model, "oelm-slice+same=0.5+features")
+    queries, keys = pairs(model)[0]
+    same = 2
+    assert torch.equal(queries[:same], keys[:same])
+    reads = lambda heads: set(heads.abs().sum((0, 1)).nonzero().flatten().tolist())  # noqa: E731
+    assert not reads(queries[same:]) & reads(keys[same:])
+    assert torch.equal(queries @ queries.mT, torch.eye(4).expand(4, 4, 4))
+
+
+def test_same_heads_are_refused_where_nothing_is_sliced():
+    with pytest.raises(InvalidSpec, match="goes with 'slice', not 'orthogonal'"):
+        oelm.named_method("oelm+same")

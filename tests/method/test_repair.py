@@ -1,8 +1,19 @@
 """Repairs of the logits."""
 
+import pytest
 import torch
 
-from oelm.method.repair import Fold, KeyMix, KeyShift, PositionBias, QKNorm, Temperature, num_repair_parameters
+from oelm.method.repair import (
+    Fold,
+    KeyMix,
+    KeyShift,
+    PositionBias,
+    PositionFeatures,
+    QKNorm,
+    Temperature,
+    append_features,
+    num_repair_parameters,
+)
 
 
 def test_key_shift_reads_the_key_before_in_the_chosen_heads_only():
@@ -11,6 +22,12 @@ def test_key_shift_reads_the_key_before_in_the_chosen_heads_only():
     assert torch.equal(shifted[:, :2, 1:], keys[:, :2, :-1])
     assert torch.equal(shifted[:, :2, 0], keys[:, :2, 0])
     assert torch.equal(shifted[:, 2:], keys[:, 2:])
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_the_gradient_of_a_shift_is_that_of_finite_differences(length):
+    keys = torch.randn(2, 3, length, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(KeyShift(0.6, 3), (keys,))
 
 
 def test_a_small_share_still_shifts_one_head():
@@ -73,3 +90,22 @@ def test_a_fold_acts_on_the_weight_as_its_parts_would_on_the_input():
     expected = projected + torch.einsum("hjk,hk->hj", fold.core_HKK, projected)
     assert torch.allclose(fold(weight) @ x, expected.flatten())
     assert num_repair_parameters(fold) == 2 * 9 + 5 + 2 * (6 + 5)
+
+
+@pytest.mark.parametrize(("key_heads", "new"), [(4, 6), (2, 6), (4, 2), (2, 3)])
+def test_the_gradients_of_features_are_those_of_finite_differences(key_heads, new):
+    features = PositionFeatures(4, key_heads, 3, 16).double()
+    names = [name for name, _ in features.named_parameters()]
+    values = [torch.randn_like(parameter).mul_(0.3).requires_grad_() for parameter in features.parameters()]
+
+    def both(*parameters):
+        return torch.func.functional_call(features, dict(zip(names, parameters, strict=True)), (new, 6, 0.7))
+
+    assert torch.autograd.gradcheck(both, values)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_gradient_of_appended_features_is_summed_over_the_batch(batch):
+    content = torch.randn(batch, 2, 4, 3, dtype=torch.float64, requires_grad=True)
+    features = torch.randn(2, 4, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(append_features, (content, features))

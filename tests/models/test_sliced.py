@@ -33,7 +33,7 @@ def test_once_unfrozen_it_multiplies_by_its_weight():
 
 
 def test_a_dense_weight_is_refused():
-    with pytest.raises(ValueError, match="signed unit vectors"):
+    with pytest.raises(ValueError, match="multiples of unit vectors"):
         SlicedLinear(nn.Linear(8, 8, bias=False))
 
 

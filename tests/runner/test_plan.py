@@ -35,7 +35,7 @@ def test_the_published_matrix_has_its_counts_and_ids(published):
 
 def test_times_come_from_flops_the_data_sheet_and_one_utilisation(published):
     for run in published.runs:
-        assert run.step_seconds == pytest.approx(run.step_flops / (DEVICES["a5000"].flops["fp32"] * UTILISATION))
+        assert run.step_seconds == pytest.approx(run.step_flops / (DEVICES["a5000"].flops["tf32"] * UTILISATION))
         assert run.seconds == pytest.approx(run.steps * run.step_seconds)
     assert published.seconds == pytest.approx(sum(run.seconds for run in published.runs))
 

@@ -140,6 +140,12 @@ def test_twenty_kills_change_nothing(tiny_run, tmp_path, method):
     kill_campaign(tiny_run(method, steps=1000), tmp_path, kills=20, seed=2)
 
 
+def test_a_bf16_run_that_is_killed_ends_with_the_bits_of_an_undisturbed_one(tiny_run, tmp_path):
+    # Without dropout and with more than one block of queries, so that attention is computed by blocks.
+    model = GPTSpec(context=130, model_dim=32, num_layers=2, num_heads=4)
+    kill_campaign(tiny_run("oelm-freeze", model=model, precision="bf16", steps=40), tmp_path, kills=2, seed=1)
+
+
 def kill_campaign(run, tmp_path, kills, seed):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     carried_out(run, whole)
@@ -342,3 +348,10 @@ def test_a_warm_up_that_never_ends_is_told_once_before_the_first_step(tiny_run, 
     assert log.startswith("note: the warm-up of 40 steps is not shorter than the run of 30")
     assert "continuing after step" in log
     assert log.count("warm-up") == 1
+
+
+def test_the_record_says_which_precision_auto_became(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("oelm.train.precision.has_native_bf16", lambda _: True)
+    record = carried_out(tiny_run(precision="auto"), tmp_path)
+    assert (record.spec.train.precision, record.spec.train.chose_precision) == ("bf16", True)
+    assert read_record(tmp_path).spec.train.precision == "bf16"

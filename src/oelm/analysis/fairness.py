@@ -11,6 +11,8 @@ from oelm.spec.model import ForeignSpec
 from oelm.spec.run import RunSpec
 from oelm.study import Arm, Study
 
+PRECISION = "train.precision"
+
 
 def check(
     study: Study,
@@ -51,6 +53,13 @@ def complaints(
     )
     complete += [item for item in tuning if item.record.status == "complete"]
     # The bytes of labelled text are those that its model reads, so they go with the model, too.
+    if not covers((*study.axes, *study.tuned), PRECISION):
+        yield from _of_unequal(
+            PRECISION,
+            [(item, item.spec.train.precision) for item in complete],
+            "They were computed in different number formats. Say train.precision='fp32' or 'bf16' in the base run "
+            "instead of 'auto', and run the others again.",
+        )
     data_vary = covers(("data", "model"), *study.axes)
     for cell in sorted({cell_of(study, item.spec) for item in complete}) if data_vary else [None]:
         yield from _of_unequal(
@@ -91,7 +100,7 @@ def _of_undeclared(
     for item in sorted(evidence, key=lambda item: item.arm != study.reference):
         own = (*declared_by(arms[item.arm]), *study.axes, *study.tuned, "seed")
         for field, value in meaning(item.spec).items():
-            if not covers(own, field):
+            if field != PRECISION and not covers(own, field):  # the one that was used counts, not the one declared
                 by_field.setdefault(field, []).append((item, value))
     why = ", which no study declares" if gathered else ", which this study does not declare"
     for field, values in by_field.items():

@@ -111,6 +111,17 @@ def interval_of_mean(values: Sequence[float], confidence: float) -> Interval | N
     return Interval(mean - half, mean + half)
 
 
+def slope_interval(xs: Sequence[float], ys: Sequence[float], confidence: float) -> tuple[float, Interval]:
+    """Return the slope of the least-squares line and Student's two-sided interval of it; it takes three points."""
+    x_mean, y_mean = statistics.fmean(xs), statistics.fmean(ys)
+    spread = math.fsum((x - x_mean) ** 2 for x in xs)
+    slope = math.fsum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / spread
+    left = math.fsum((y - y_mean - slope * (x - x_mean)) ** 2 for x, y in zip(xs, ys, strict=True))
+    freedom = len(xs) - 2
+    half = _quantile(freedom, 0.5 + confidence / 2) * math.sqrt(left / freedom / spread)
+    return slope, Interval(slope - half, slope + half)
+
+
 def _quantile(freedom: int, probability: float) -> float:
     from scipy.special import stdtrit  # the quantile alone: scipy.stats takes half a second to import
 

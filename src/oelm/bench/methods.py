@@ -21,13 +21,14 @@ import tyro
 from oelm.analysis.statistics import CONFIDENCE, interval_of_mean
 from oelm.bench.turns import Clock, Turn, answer_turns, take_turns
 from oelm.errors import InvalidSpec
-from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, named_size
+from oelm.spec.model import GPT_SIZES, named_size
 from oelm.spec.named import named_method
 from oelm.spec.train import TrainSpec
 
 LEAST_BLOCKS = 4
 """Fewer have a spread that may be small by luck."""
 CEILING = "ceiling of "
+HUGGING_FACE_LENGTH = 512
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,13 @@ class MethodsBench:
     arms: str = "baseline,oelm-freeze,oelm-slice"
     """Named methods, with commas; the first is what the others are compared with."""
     size: str = "medium-512"
-    """Named size of the GPT."""
+    """Named size of our GPT, or a Hugging Face configuration: gpt2, bert-base, ... (from scratch)."""
+    labels: int | None = None
+    """With a classification head of this many classes instead of the model's own head."""
     batch: int = 8
     """Sequences per step."""
     length: int | None = None
-    """Tokens per sequence. Without it: the whole context."""
+    """Tokens per sequence. Without it: the whole context of our GPT, 512 for other models."""
     blocks: int = 30
     """At most so many blocks of fresh processes."""
     steps: int = 4
@@ -65,15 +68,10 @@ class MethodsBench:
         """The arms in order."""
         return [name.strip() for name in self.arms.split(",") if name.strip()]
 
-    def spec(self) -> GPTSpec:
-        """Return the model: without dropout, whose draws would be most of what differs between steps."""
-        spec = named_size(self.size)
-        return spec.model_copy(update={"dropout": 0.0, "vocab_size": spec.vocab_size or GPT2_VOCAB_SIZE})
-
     @property
     def tokens(self) -> int:
         """Tokens per sequence."""
-        return self.length or self.spec().context
+        return self.length or (named_size(self.size).context if self.size in GPT_SIZES else HUGGING_FACE_LENGTH)
 
 
 def main(argv: list[str]) -> int:
@@ -107,6 +105,7 @@ def bench_methods(bench: MethodsBench, say: Callable[[str], None] = lambda _: No
         say(_verdict(arm, found[arm]))
     return {
         "size": bench.size,
+        "labels": bench.labels,
         "batch": [bench.batch, bench.tokens],
         "threads": bench.threads,
         "reference": bench.names[0],
@@ -145,11 +144,14 @@ def _arm(
         found[f"{prefix}seconds_interval"] = interval and [math.exp(interval.low), math.exp(interval.high)]
         if arm != reference:
             found |= {f"{prefix}{key}": value for key, value in saving(blocks, reference, arm, clock).items()}
+    peaks = [turn[arm]["peak_bytes"] for turns in blocks for turn in turns if "peak_bytes" in turn[arm]]
+    found["peak_bytes"] = max(peaks, default=None)
     if arm != reference:
         most = saving(blocks, reference, ceiling or reference)
         # Paired with the ceiling itself: a difference of two savings would carry the noise of the first arm twice.
         excess = saving(blocks, ceiling or reference, arm)["saving_interval"]
         found["ceiling"], found["ceiling_interval"] = most["saving"], most["saving_interval"]
+        found["share_of_ceiling"] = found["saving"] / most["saving"] if most["saving"] > 0 else None
         found["explained"] = None if excess is None else excess[0] <= 0
     return found
 
@@ -213,6 +215,8 @@ def _refuse(bench: MethodsBench) -> None:
                 f"{name!r} changes what trains on the way, and a bench of steps has no way. Time what it is before and "
                 "after: baseline, oelm-freeze."
             )
+    if bench.labels is not None and bench.size in GPT_SIZES:
+        raise InvalidSpec(f"--labels is for Hugging Face models; {bench.size!r} is a size of our GPT. Leave it out.")
     if min(bench.batch, bench.tokens, bench.steps, bench.threads, bench.blocks) < 1 or bench.half_width <= 0:
         raise InvalidSpec(f"{bench} measures nothing: every number must be above 0.")
 
@@ -234,12 +238,33 @@ def _facts(bench: MethodsBench) -> tuple[dict[str, float], dict[str, str | None]
 
 
 def _model(bench: MethodsBench, method: str) -> Any:
+    """Build a model with a method, without dropout, whose draws would be most of what differs between steps."""
     from oelm import surgery
+    from oelm.models.build import build
+    from oelm.models.configs import spec_of
+    from oelm.spec.model import GPTSpec
+
+    spec = spec_of(bench.size, bench.labels)
+    model = build(spec.model_copy(update={"dropout": 0.0}) if isinstance(spec, GPTSpec) else spec)
+    surgery.apply(model, method)
+    return model if isinstance(spec, GPTSpec) else model.eval()
+
+
+def _loss(bench: MethodsBench, model: Any) -> Callable[[Any], Any]:
+    """Return the function from random numbers (B, T + 1) to the loss of a batch."""
     from oelm.models.gpt import GPT
 
-    model = GPT(bench.spec())
-    surgery.apply(model, method)
-    return model
+    vocab_size = model.spec.vocab_size if isinstance(model, GPT) else model.config.vocab_size
+
+    def loss(numbers: Any) -> Any:
+        tokens = numbers % vocab_size
+        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        if isinstance(model, GPT):
+            return model(inputs, targets)
+        labels = targets if bench.labels is None else numbers[:, 0] % bench.labels
+        return model(input_ids=inputs, labels=labels).loss
+
+    return loss
 
 
 def _environment() -> dict[str, Any]:
@@ -271,9 +296,10 @@ def _work(participant: str, bench: MethodsBench) -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (bench.batch, bench.tokens + 1)
 
+    loss = _loss(bench, model)
+
     def step() -> None:
-        tokens = torch.randint(0, bench.spec().vocab_size or 0, shape, generator=generator)
-        optimizer.backward(model(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
+        optimizer.backward(loss(torch.randint(0, 1 << 30, shape, generator=generator)))
         optimizer.step(spec.learning_rate)
 
     answer_turns(step)

@@ -8,9 +8,11 @@ from oelm.errors import UnknownName
 
 # benchmark -> what it measures; its module is oelm.bench.<name>
 BENCHES = {
-    "step": "our training step against transformers' GPT-2 of the same size",
+    "step": "our training step against transformers, a nanoGPT-style GPT and the bare matrix products",
+    "growth": "seconds and memory of our step against context length, width and depth",
     "methods": "what methods save of a step, beside the FLOPs they remove and the most they could save",
     "prepare": "turning text into tokens against bare tiktoken",
+    "report": "write docs/results/performance.md from kept results of the others",
 }
 
 

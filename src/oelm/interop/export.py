@@ -62,7 +62,7 @@ def export(model: GPT, directory: Path, tokenizer_directory: Path | None = None)
 def _refuse_other_than_gpt2(model: GPT) -> None:
     spec = model.spec
     attention = cast("Block", model.blocks[0]).attention
-    repairs = ("qk_norm", "key_shift", "key_mix", "position_bias")
+    repairs = ("qk_norm", "key_shift", "key_mix", "position_bias", "position_features")
     reasons = {
         f"positions={spec.positions!r}": spec.positions != "learned",
         f"norm={spec.norm!r}": spec.norm != "layer",
@@ -97,7 +97,7 @@ def _gpt2_tensors(model: GPT) -> dict[str, torch.Tensor]:
         q, k = _logits(block)
         tensors |= {
             f"{theirs}.attn.c_attn.weight": torch.cat((q, k, attention.v.weight.detach())).T.contiguous(),
-            f"{theirs}.attn.c_attn.bias": torch.zeros(3 * model.spec.model_dim),
+            f"{theirs}.attn.c_attn.bias": torch.cat((_query_bias(block), torch.zeros(2 * model.spec.model_dim))),
             f"{theirs}.attn.c_proj.weight": attention.o.weight.detach().T.contiguous(),
             f"{theirs}.attn.c_proj.bias": torch.zeros(model.spec.model_dim),
         }
@@ -124,6 +124,17 @@ def _logits(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
         factor_H = attention.temperature.log_factor_H.detach().exp()
         q = (q.view(factor_H.shape[0], -1, q.shape[1]) * factor_H[:, None, None]).view_as(q)
     return q, k
+
+
+def _query_bias(block: Block) -> torch.Tensor:
+    """Return the bias of the queries, scaled as the queries are by a temperature."""
+    attention = block.attention
+    if attention.query_bias is None:
+        return torch.zeros(attention.o.in_features)
+    bias_HK = attention.query_bias.bias_HK.detach()
+    if attention.temperature is not None:
+        bias_HK = bias_HK * attention.temperature.log_factor_H.detach().exp()[:, None]
+    return bias_HK.flatten()
 
 
 def _save_tokenizer(source: Path, directory: Path) -> int:

@@ -49,6 +49,10 @@ def load(path: str | Path, **options: Any) -> nn.Module:
             f"{name!r} holds a model of class {config.architectures}, which transformers does not have. "
             "Load it yourself and call oelm.surgery.restore."
         )
+    if state.method.repair.active():
+        from oelm.models.repaired_attention import register
+
+        register(config._attn_implementation)  # noqa: SLF001  (transformers has no public name for it)
     try:
         model: nn.Module = cls.from_pretrained(name, **options)
     except (OSError, RuntimeError, SafetensorError) as error:  # absent, of other shapes, torn

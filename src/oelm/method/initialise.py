@@ -8,6 +8,7 @@ from oelm.errors import BadShape
 from oelm.method.orthogonal import draw, stream
 from oelm.method.projection import Projection
 from oelm.spec.method import InitSpec, Site
+from oelm.spec.repair import heads_of
 
 Place = tuple[Site, int]
 
@@ -23,7 +24,7 @@ def initialise(queries_and_keys: list[Projection], init: InitSpec, seed: int) ->
     for projection in sorted(queries_and_keys, key=lambda each: each.role):
         place, is_key = (projection.site, projection.layer), projection.role == "k"
         frame_HKI = None
-        if init.correlation and not is_key:
+        if not is_key and (init.correlation or init.same_heads):
             frame_HKI = keys[place].repeat_interleave(projection.num_heads // keys[place].shape[0], dim=0)
         purpose = stream(seed, "method", projection.name, projection.role)
         drawn_HKI = draw(
@@ -31,23 +32,29 @@ def initialise(queries_and_keys: list[Projection], init: InitSpec, seed: int) ->
             projection.shape,
             purpose,
             current_HKI=projection.read(),
-            keys_HKI=frame_HKI,
+            keys_HKI=frame_HKI if init.correlation else None,
             first=_first_coordinate(projection, query_heads.get(place, projection.num_heads)),
         )
-        projection.write(drawn_HKI)
-        if is_key and init.correlation:
+        if is_key:
             keys[place] = drawn_HKI
+        elif frame_HKI is not None and init.same_heads:
+            same = heads_of(init.same_heads, keys[place].shape[0]) * (projection.num_heads // keys[place].shape[0])
+            drawn_HKI[:same] = frame_HKI[:same]
+        projection.write(drawn_HKI)
 
 
 def _first_coordinate(projection: Projection, query_heads: int) -> int:
     """Return where slices begin: queries at 0, keys so that no head compares a coordinate with itself.
 
-    The next head's place does where every query head has a key head of its own. Of keys in groups the first takes the
-    last place, which no query head of its group reads as long as there are two groups.
+    Behind all queries if there is room, so that each coordinate is read by one head only. Otherwise at the next head's
+    place where every query head has a key head of its own, or at the last place, which no query head of the first
+    group reads as long as there are two groups.
     """
     num_heads, head_size, input_size = projection.shape
     if projection.role == "q":
         return 0
+    if (query_heads + num_heads) * head_size <= input_size:
+        return query_heads * head_size
     return head_size if num_heads == query_heads else input_size - head_size
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from oelm.errors import NotCarriedOut, UnusableWeight
-from oelm.method.split import Fused, Split, is_split, split
+from oelm.method.split import Fused, Part, Split, is_split, split
 from oelm.spec.method import MethodSpec, Role, Site
 from oelm.spec.repair import RepairSpec
 
@@ -46,6 +46,18 @@ class Projection:
     def separate(self) -> bool:
         """Whether this role has parameters of its own, which can be frozen."""
         return self.fused is None or is_split(self.module)
+
+    @property
+    def part(self) -> Part | None:
+        """The module that holds this role's own parameters in a split module, or None where it is not split."""
+        return self.module.parts()[self.role] if isinstance(self.module, Split) else None
+
+    def set_apart(self) -> Part:
+        """Split the module, also one of this role alone, and return the part. Names and shapes outside stay plain."""
+        rows = self.num_heads * self.shape[1]
+        fused = self.fused or Fused(((self.role, rows),), transposed=self.transposed)
+        split(self.module, fused, biases=True)
+        return cast("Split", self.module).parts()[self.role]
 
     @property
     def weight(self) -> nn.Parameter:
@@ -79,6 +91,12 @@ class Projection:
         """(H, K, I)."""
         rows, input_size = self._own(self.weight).shape
         return self.num_heads, rows // self.num_heads, input_size
+
+    @property
+    def whole_head_size(self) -> int:
+        """The size of a head as attention sees it: K, or more where position features fill the rest."""
+        content = None if self.part is None else self.part.content
+        return self.shape[1] if content is None else content.head_size
 
     def read(self) -> Tensor:
         """Return the weight as (H, K, I), detached."""
@@ -158,7 +176,13 @@ class Architecture:
     def refuse(self, model: nn.Module, method: MethodSpec) -> None:
         """Raise for what this family cannot carry out on this model, before anything is touched."""
 
-    def install(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:
+    def narrow(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:
+        """Take the coordinates that position features will fill away from Q and K, before anything is drawn."""
+
+    def set_apart(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:
+        """Prepare Q and K for what will act on their weights: repairs that are folded in, slices without products."""
+
+    def install(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:
         """Add the active repairs, all of them in `self.repairs`, where these projections are."""
 
     def remove_qk(self, model: nn.Module, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002  (likewise)

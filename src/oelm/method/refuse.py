@@ -74,6 +74,24 @@ def refuse_unfit(
     return Timeline(method, depth, steps=ENDLESS)
 
 
+def refuse_features(method: MethodSpec, head_size: int) -> int:
+    """Return how many content coordinates position features leave in a head; refuse features that do not fit.
+
+    Raises:
+        BadShape: the features need as many coordinates as the head has, or more.
+
+    """
+    number = method.repair.num_frequencies(head_size)
+    room = head_size if method.init.shape == "absent" else head_size - 1
+    if method.repair.position_features and not 0 < 2 * number <= room:
+        raise BadShape(
+            f"position_features={method.repair.position_features} needs {2 * max(number, 1)} coordinates of each head, "
+            f"but heads have {head_size} and at least one must be left for content. Choose a number from 1 to "
+            f"{room // 2}, or the method 'position-only', which has no content."
+        )
+    return head_size - 2 * number
+
+
 def depth_of(projections: list[Projection]) -> int:
     """Return the number of layers, of the deepest stack where there are several."""
     return 1 + max((projection.layer for projection in projections), default=-1)

@@ -50,12 +50,9 @@ def attention_summary(model: GPT, ids_BT: Tensor) -> AttentionSummary:
 def _weights(attention: Attention, x_BTD: Tensor) -> Tensor:
     spec, length = attention.spec, x_BTD.shape[1]
     causal_TT = torch.ones(length, length, dtype=torch.bool, device=x_BTD.device).tril()
-    if attention.q is None or attention.k is None:
-        uniform = causal_TT / causal_TT.sum(-1, keepdim=True)
-        return uniform.expand(x_BTD.shape[0], spec.num_heads, length, length)
-    queries, keys = attention.queries_and_keys(*attention.project(x_BTD), None)
+    queries, keys = attention.queries_and_keys(x_BTD)
     keys = keys.repeat_interleave(spec.num_heads // spec.key_heads, dim=1)
-    scores_BHTT: Tensor = queries @ keys.mT / spec.qk_size**0.5
+    scores_BHTT: Tensor = queries @ keys.mT * attention.logit_scale
     if attention.position_bias is not None:
         scores_BHTT = scores_BHTT + attention.position_bias(length, length)
     return scores_BHTT.masked_fill(~causal_TT, float("-inf")).float().softmax(-1)

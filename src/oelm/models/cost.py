@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from oelm.errors import NotCarriedOut
 from oelm.models.gpt import GPT
+from oelm.models.repaired_attention import plain_config
 from oelm.models.trace import Trace, trace_step
 
 ADAM_MOMENTS = 2
@@ -94,7 +95,7 @@ def _as_built(model: nn.Module) -> nn.Module:
     if isinstance(model, GPT):
         return GPT(model.spec, device="meta")
     with torch.device("meta"):
-        return type(model)(copy.deepcopy(cast("Any", model).config))
+        return type(model)(plain_config(copy.deepcopy(cast("Any", model).config)))
 
 
 def _traced(model: nn.Module, inputs: dict[str, Tensor]) -> Trace:

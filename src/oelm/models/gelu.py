@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from oelm.models.half import computing_type
+
 
 class _GeluLinear(torch.autograd.Function):
     @staticmethod
@@ -35,10 +37,8 @@ class _GeluLinear(torch.autograd.Function):
 
 def gelu_linear(before: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return the exact GELU of `before`, times `weight` transposed, plus `bias`."""
-    # Autocast does not know the meta device, on which costs are counted.
-    autocast = not before.is_meta and torch.is_autocast_enabled(before.device.type)
-    if autocast or torch.compiler.is_compiling():
-        # Autocast chooses types, and the compiler what to keep, better than this function would.
+    if torch.compiler.is_compiling():  # the compiler chooses better what to keep than this function would
         return F.linear(F.gelu(before), weight, bias)
-    result: Tensor = _GeluLinear.apply(before, weight, bias)  # type: ignore[no-untyped-call]
+    kind = computing_type(before)
+    result: Tensor = _GeluLinear.apply(before.to(kind), weight.to(kind), bias.to(kind))  # type: ignore[no-untyped-call]
     return result

@@ -16,9 +16,21 @@ from torch import Tensor, nn
 
 from oelm.errors import BadShape, InvalidSpec
 from oelm.method.orthogonal import stream
-from oelm.method.repair import Fold, KeyMix, KeyShift, PositionBias, QKNorm, Temperature
+from oelm.method.repair import (
+    Fold,
+    KeyMix,
+    KeyShift,
+    PositionBias,
+    PositionFeatures,
+    QKNorm,
+    QueryBias,
+    Temperature,
+    append_features,
+)
 from oelm.models.gelu import gelu_linear
+from oelm.models.half import as_computed, attend
 from oelm.models.loss import chunked_cross_entropy
+from oelm.models.sliced import is_sliced
 from oelm.spec.model import INITIAL_DEVIATION, GPTSpec
 
 LayerCache = dict[str, Tensor]
@@ -37,6 +49,13 @@ def rotate(x_BHTK: Tensor, first_position: int) -> Tensor:
     return torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1)
 
 
+def _rotate_from(head: int, x_BHTK: Tensor, first_position: int) -> Tensor:
+    """Turn the heads from one on, and leave those before it as they are."""
+    if head == 0:
+        return rotate(x_BHTK, first_position)
+    return torch.cat((x_BHTK[:, :head], rotate(x_BHTK[:, head:], first_position)), dim=1)
+
+
 def split_heads(x_BTC: Tensor, heads: int) -> Tensor:
     """Cut the last axis into heads: (B, T, H K) to (B, H, T, K)."""
     return x_BTC.view(*x_BTC.shape[:2], heads, -1).transpose(1, 2)
@@ -45,11 +64,13 @@ def split_heads(x_BTC: Tensor, heads: int) -> Tensor:
 def _folded(x_BTD: Tensor, linear: nn.Module | None, fold: Fold | None) -> Tensor:
     """Apply a projection that is there, through the weight that its repairs make of its own."""
     dense = cast("nn.Linear", linear)
-    return dense(x_BTD) if fold is None else F.linear(x_BTD, fold(dense.weight))
+    if fold is None:
+        return cast("Tensor", dense(x_BTD))
+    return fold.around(x_BTD, dense) if is_sliced(dense) else F.linear(x_BTD, fold(dense.weight))
 
 
 class Attention(nn.Module):
-    """Causal self-attention. Q and K may be absent: then every token averages the values it may see."""
+    """Causal self-attention. Q and K may be absent: attention then depends on positions only, or is uniform."""
 
     def __init__(self, spec: GPTSpec) -> None:
         super().__init__()
@@ -60,32 +81,80 @@ class Attention(nn.Module):
         self.o = nn.Linear(spec.num_heads * spec.head_size, spec.model_dim, bias=False)
         self.query_fold: Fold | None = None
         self.key_fold: Fold | None = None
+        self.query_bias: QueryBias | None = None
         self.qk_norm: QKNorm | None = None
         self.key_shift: KeyShift | None = None
         self.key_mix: KeyMix | None = None
         self.temperature: Temperature | None = None
         self.position_bias: PositionBias | None = None
+        self.position_features: PositionFeatures | None = None
+        self.content_size = spec.qk_size
+        self.unrotated_key_heads = 0
+        """How many key heads, the first ones, compare content without rotary positions."""
+
+    def narrow(self, content_size: int) -> None:
+        """Keep the first coordinates of each head's queries and keys; position features replace the others."""
+        self.content_size = content_size
+        for role, heads in (("q", self.spec.num_heads), ("k", self.spec.key_heads)):
+            dense: nn.Linear = getattr(self, role)
+            rows_CI = dense.weight.detach().view(heads, -1, dense.in_features)[:, :content_size].flatten(0, 1)
+            narrow = nn.Linear(dense.in_features, heads * content_size, bias=False, device="meta")
+            narrow.weight = nn.Parameter(rows_CI.clone(), requires_grad=dense.weight.requires_grad)
+            setattr(self, role, narrow)
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether tokens differ in how much attention they get: by content, by position, or both."""
+        return any(each is not None for each in (self.q, self.position_features, self.position_bias))
+
+    @property
+    def logit_scale(self) -> float:
+        """The factor on the dot product: 1/sqrt of the number of content coordinates."""
+        return float(self.content_size) ** -0.5 if self.content_size else 1.0
 
     def forward(self, x_BTD: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Mix the values of the past into each token."""
-        values = split_heads(self.v(x_BTD), self.spec.key_heads)
-        if self.q is None or self.k is None:
-            mixed_BHTK = self._average(self._remember(cache, "values", values), x_BTD.shape[1])
+        values = self._remember(cache, "values", split_heads(self.v(x_BTD), self.spec.key_heads))
+        if self.has_logits:
+            mixed_BHTK = self._attend(*self.queries_and_keys(x_BTD, cache), values)
         else:
-            mixed_BHTK = self._attend(*self.project(x_BTD), values, cache)
+            mixed_BHTK = self._average(values, x_BTD.shape[1])
         return self.o(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries and keys of each token, positions apart."""
         queries = split_heads(_folded(x_BTD, self.q, self.query_fold), self.spec.num_heads)
         keys = split_heads(_folded(x_BTD, self.k, self.key_fold), self.spec.key_heads)
+        if self.query_bias is not None:
+            queries = self.query_bias(queries)
         return (queries, keys) if self.qk_norm is None else (self.qk_norm(queries), self.qk_norm(keys))
 
-    def queries_and_keys(self, queries: Tensor, keys: Tensor, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
-        """Return queries of the new tokens and keys of all tokens, as the logits are taken from them."""
+    def queries_and_keys(self, x_BTD: Tensor, cache: LayerCache | None = None) -> tuple[Tensor, Tensor]:
+        """Return queries of the new tokens and keys of all tokens, as the logits are taken from them.
+
+        A cache holds the values of all tokens already.
+        """
+        batch, new = x_BTD.shape[:2]
+        seen = cache["values"].shape[2] if cache else new
+        if self.q is None:
+            content = (
+                x_BTD.new_zeros(batch, self.spec.num_heads, new, 0),
+                x_BTD.new_zeros(batch, self.spec.key_heads, seen, 0),
+            )
+        else:
+            content = self._content(x_BTD, seen - new, cache)
+        if self.position_features is None:
+            return content
+        features = self.position_features(new, seen, self.logit_scale)
+        queries, keys = (append_features(own, each) for own, each in zip(content, features, strict=True))
+        return queries, keys
+
+    def _content(self, x_BTD: Tensor, past: int, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
+        queries, keys = self.project(x_BTD)
         if self.spec.positions == "rope":
-            past = 0 if not cache else cache["keys"].shape[2]
-            queries, keys = rotate(queries, past), rotate(keys, past)
+            plain = self.unrotated_key_heads
+            queries = _rotate_from(plain * self.spec.num_heads // self.spec.key_heads, queries, past)
+            keys = _rotate_from(plain, keys, past)
         keys = self._remember(cache, "keys", keys)
         if self.key_shift is not None:
             keys = self.key_shift(keys)
@@ -95,9 +164,7 @@ class Attention(nn.Module):
             queries = self.temperature(queries)
         return queries, keys
 
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, cache: LayerCache | None) -> Tensor:
-        queries, keys = self.queries_and_keys(queries, keys, cache)
-        values = self._remember(cache, "values", values)
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         new, seen = queries.shape[2], keys.shape[2]
         mask = None
         if self.position_bias is not None:  # which hides successors, too
@@ -107,13 +174,14 @@ class Attention(nn.Module):
         return self._attend_plainly(queries, keys, values, mask)
 
     def _attend_plainly(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        return F.scaled_dot_product_attention(
+        return attend(
             queries,
             keys,
             values,
             attn_mask=mask,
             is_causal=mask is None and queries.shape[2] > 1,
             dropout_p=self.spec.dropout if self.training else 0.0,
+            scale=self.logit_scale,
             enable_gqa=self.spec.key_heads != self.spec.num_heads,
         )
 
@@ -167,7 +235,7 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Refine each token by its past and by itself."""
-        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), cache))
+        x_BTD = x_BTD + self.dropout(self.attention(as_computed(self.attention_norm(x_BTD)), cache))
         refined_BTD: Tensor = x_BTD + self.dropout(self.ffn(self.ffn_norm(x_BTD)))
         return refined_BTD
 
@@ -229,7 +297,7 @@ class GPT(nn.Module):
         """Return the last hidden states. A cache holds the past of `ids` and is brought up to date."""
         past = cache[0]["values"].shape[2] if cache and cache[0] else 0
         length = ids_BT.shape[1]
-        if past + length > self.spec.context:
+        if past + length > self.spec.context and self._is_bound_to_context:
             raise BadShape(
                 f"{past + length} tokens do not fit the context of {self.spec.context}. "
                 "Shorten the input, or train with a longer model.context."
@@ -241,6 +309,12 @@ class GPT(nn.Module):
         for number, block in enumerate(self.blocks):
             x_BTD = block(x_BTD, cache[number] if cache is not None else None)
         return self.norm(x_BTD)  # type: ignore[no-any-return]
+
+    @property
+    def _is_bound_to_context(self) -> bool:
+        """Whether positions are looked up in a table, which ends with the context."""
+        attention = cast("Block", self.blocks[0]).attention
+        return self.position_embedding is not None or attention.position_bias is not None
 
     def empty_cache(self) -> list[LayerCache]:
         """Return the cache of no tokens."""

@@ -15,57 +15,115 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oelm.models.half import HALF, as_computed
+
 CHUNK_BYTES = 64 * 2**20
 """About this much memory for a chunk of logits: large enough for full speed of the matrix product."""
 
 
-_Chunk = tuple[int, Tensor, Tensor, Tensor, Tensor]
-"""Some rows: their first, their targets (1, C), exponentials (V, C), the sums of those and the losses, both (1, C)."""
+CACHED_ROWS = 32
+"""Rows of logits in float32 that fit the caches of a core together: 6 MB of GPT-2's vocabulary."""
+CACHED_PRODUCT = 4096
+"""Rows of the vocabulary matrix whose gradient fits them, in half precision."""
+SMALLEST = 1e-30
+"""Of a smaller probability a float32 knows too little to take its logarithm."""
 
 
-def _chunks(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Iterator[_Chunk]:
-    rows, vocabulary = hidden_ND.shape[0], weight_VD.shape[0]
-    most = max(1, CHUNK_BYTES // (vocabulary * hidden_ND.element_size()))
+def chunk_slices(rows: int, weight_VD: Tensor) -> Iterator[slice]:
+    """Cut the rows into chunks of about equal size."""
+    most = max(1, CHUNK_BYTES // (weight_VD.shape[0] * weight_VD.element_size()))
     chunk = math.ceil(rows / math.ceil(rows / most))
-    # One block for the logits of every chunk: a fresh one each time would cost more than it saves.
-    block = hidden_ND.new_empty(vocabulary * chunk)
-    for start in range(0, rows, chunk):
-        part_CD, target_1C = hidden_ND[start : start + chunk], targets_N[None, start : start + chunk]
-        # The vocabulary first: as (V, C) the products run up to twice as fast on a CPU as the other way round.
-        logits_VC = block[: vocabulary * part_CD.shape[0]].view(vocabulary, -1)
-        logits_VC = torch.mm(weight_VD, part_CD.T, out=logits_VC).float()
-        largest_1C, wanted_1C = logits_VC.amax(0, keepdim=True), logits_VC.gather(0, target_1C)
-        # In place and once: exponentials of this many logits are a good part of a step.
-        exps_VC = logits_VC.sub_(largest_1C).exp_()
-        mass_1C = exps_VC.sum(0, keepdim=True)
-        yield start, target_1C, exps_VC, mass_1C, mass_1C.log() + largest_1C - wanted_1C
+    return (slice(start, min(start + chunk, rows)) for start in range(0, rows, chunk))
+
+
+def _chunks(
+    hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, divisor: float | None = None
+) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    """Yield chunks of rows, their losses (C,) and, with a divisor, the gradients of their logits by it, (V, C)."""
+    chunk = _half_chunk if weight_VD.dtype in HALF else _full_chunk
+    block = weight_VD.new_empty(0)
+    for rows in chunk_slices(hidden_ND.shape[0], weight_VD):
+        part_CD, target_C = hidden_ND[rows], targets_N[rows]
+        # One block for the logits of every chunk: a fresh one each time would cost more than it saves.
+        block = block if block.numel() else weight_VD.new_empty(weight_VD.shape[0] * len(part_CD))
+        yield rows, *chunk(part_CD, weight_VD, target_C, divisor, block[: weight_VD.shape[0] * len(part_CD)])
+
+
+def _full_chunk(
+    part_CD: Tensor, weight_VD: Tensor, target_C: Tensor, divisor: float | None, block: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    # The vocabulary first: as (V, C) the products run up to twice as fast on a CPU as the other way round.
+    logits_VC = torch.mm(weight_VD, part_CD.T, out=block.view(len(weight_VD), -1))
+    target_1C = target_C[None]
+    largest_1C, wanted_1C = logits_VC.amax(0, keepdim=True), logits_VC.gather(0, target_1C)
+    # In place and once: exponentials of this many logits are a good part of a step.
+    exps_VC = logits_VC.sub_(largest_1C).exp_()
+    mass_1C = exps_VC.sum(0, keepdim=True)
+    losses_C = (mass_1C.log() + largest_1C - wanted_1C)[0]
+    if divisor is None:
+        return losses_C, None
+    grad_VC = exps_VC.mul_(1 / (mass_1C * divisor))
+    return losses_C, grad_VC.scatter_add_(0, target_1C, grad_VC.new_full((), -1.0 / divisor).expand_as(target_1C))
+
+
+def _half_chunk(
+    part_CD: Tensor, weight_VD: Tensor, target_C: Tensor, divisor: float | None, block: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    # Rows first: in half precision the products are as fast so, and softmax finds its rows in the cache.
+    logits_CV = torch.mm(part_CD, weight_VD.T, out=block.view(len(part_CD), -1))
+    rows = CACHED_ROWS if part_CD.device.type == "cpu" else len(part_CD)
+    pairs = zip(torch.split(logits_CV, rows), torch.split(target_C[:, None], rows), strict=True)
+    losses_C = torch.cat([_rows_to_gradient(logits, target, divisor) for logits, target in pairs])
+    return losses_C, None if divisor is None else logits_CV.T
+
+
+def _rows_to_gradient(logits_RV: Tensor, target_R1: Tensor, divisor: float | None) -> Tensor:
+    """Return the losses of some rows and, with a divisor, replace their logits by the gradients."""
+    probabilities_RV = torch.softmax(logits_RV, dim=1, dtype=torch.float32)
+    wanted_R1 = probabilities_RV.gather(1, target_R1)
+    losses_R = -wanted_R1.log()[:, 0]
+    if (lost_R := wanted_R1[:, 0] < SMALLEST).any():
+        exact_R = logits_RV.float().logsumexp(1) - logits_RV.gather(1, target_R1)[:, 0].float()
+        losses_R = torch.where(lost_R, exact_R, losses_R)
+    if divisor is not None:
+        probabilities_RV.scatter_(1, target_R1, wanted_R1 - 1)
+        logits_RV.copy_(probabilities_RV if divisor == 1 else probabilities_RV.div_(divisor))
+    return losses_R
+
+
+def product_slices(vocabulary: int, device: torch.device) -> Iterator[slice]:
+    """Cut the vocabulary so that a half product is still in the cache of a CPU when it is added to its float32 sum."""
+    rows = CACHED_PRODUCT if device.type == "cpu" else vocabulary
+    return (slice(start, start + rows) for start in range(0, vocabulary, rows))
+
+
+def _add_product(sum_VD: Tensor, grad_VC: Tensor, part_CD: Tensor) -> None:
+    for rows in product_slices(len(sum_VD), sum_VD.device):
+        sum_VD[rows] += grad_VC[rows] @ part_CD
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-        rows, is_half = hidden_ND.shape[0], hidden_ND.dtype in (torch.float16, torch.bfloat16)
+        rows, weight_VD = hidden_ND.shape[0], weight_VD.to(hidden_ND.dtype)
         # A gradient scaler reaches us only in the backward pass. Until then fp16, which knows nothing below 6e-8, holds
         # the gradients of the sum. What the chunks add up to, half precision would round once for each of them.
         divisor = 1 if hidden_ND.dtype == torch.float16 else rows
         ctx.divisor_left = rows // divisor
+        is_half, wants_gradient = hidden_ND.dtype in HALF, any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = None
         if ctx.needs_input_grad[1]:
             grad_weight = torch.zeros_like(weight_VD, dtype=torch.float32 if is_half else None)
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
-        for start, target_1C, exps_VC, mass_1C, losses_1C in _chunks(hidden_ND, weight_VD, targets_N):
-            total += losses_1C.sum()
-            if grad_hidden is None and grad_weight is None:
+        for span, losses_C, grad_VC in _chunks(hidden_ND, weight_VD, targets_N, divisor if wants_gradient else None):
+            total += losses_C.sum()
+            if grad_VC is None:
                 continue
-            grad_VC = exps_VC.mul_(1 / (mass_1C * divisor))
-            grad_VC.scatter_add_(0, target_1C, grad_VC.new_full((), -1.0 / divisor).expand_as(target_1C))
-            grad_VC = grad_VC.to(hidden_ND.dtype)
-            span = slice(start, start + target_1C.shape[1])
             if grad_hidden is not None:
                 torch.mm(grad_VC.T, weight_VD, out=grad_hidden[span])
             if grad_weight is not None and is_half:
-                grad_weight += grad_VC @ hidden_ND[span]
+                _add_product(grad_weight, grad_VC, hidden_ND[span])
             elif grad_weight is not None:
                 grad_weight.addmm_(grad_VC, hidden_ND[span])
         ctx.save_for_backward(grad_hidden, grad_weight)
@@ -80,27 +138,26 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def chunked_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> Tensor:
-    """Return the mean cross-entropy of `hidden @ weight.T` against `targets`, in nats."""
-    hidden_ND, weight_VD = _as_computed(hidden_BTD, weight_VD)
-    loss: Tensor = _ChunkedCrossEntropy.apply(hidden_ND, weight_VD, targets_BT.reshape(-1))  # type: ignore[no-untyped-call]
+    """Return the mean cross-entropy of `hidden @ weight.T` against `targets`, in nats.
+
+    The matrix keeps its own type until the products: autograd would round its gradient to that of a cast copy.
+    """
+    loss: Tensor = _ChunkedCrossEntropy.apply(_rows(hidden_BTD), weight_VD, targets_BT.reshape(-1))  # type: ignore[no-untyped-call]
     return loss
 
 
 @torch.no_grad()
 def token_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
     """Return the same mean, to the bit, and its terms: the cross-entropy of every token by itself, (B, T)."""
-    hidden_ND, weight_VD = _as_computed(hidden_BTD, weight_VD)
-    chunks = [losses_1C for *_, losses_1C in _chunks(hidden_ND, weight_VD, targets_BT.reshape(-1))]
+    hidden_ND = _rows(hidden_BTD)
+    found = _chunks(hidden_ND, weight_VD.to(hidden_ND.dtype), targets_BT.reshape(-1))
+    chunks = [losses_C for _, losses_C, _ in found]
     total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
-    for losses_1C in chunks:  # one after another, as above: another order of summing ends in other bits
-        total += losses_1C.sum()
-    return total / hidden_ND.shape[0], torch.cat(chunks, dim=1).view_as(targets_BT)
+    for losses_C in chunks:  # one after another, as above: another order of summing ends in other bits
+        total += losses_C.sum()
+    return total / hidden_ND.shape[0], torch.cat(chunks).view_as(targets_BT)
 
 
-def _as_computed(hidden_BTD: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
-    """Flatten to rows, in the precision that is asked for."""
-    hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
-    if torch.is_autocast_enabled(hidden_ND.device.type):
-        dtype = torch.get_autocast_dtype(hidden_ND.device.type)
-        return hidden_ND.to(dtype), weight_VD.to(dtype)
-    return hidden_ND, weight_VD
+def _rows(hidden_BTD: Tensor) -> Tensor:
+    """Flatten to rows, in the type that products are computed in."""
+    return as_computed(hidden_BTD.reshape(-1, hidden_BTD.shape[-1]))

@@ -1,15 +1,23 @@
-"""Repairs of foreign models, through the attention interface of `transformers`.
+"""Repairs of Hugging Face models, through the attention interface of `transformers`.
 
 The interface hands an attention function queries and keys with positions in, and keys of all tokens so far where
 there is a cache: the place where the modules of `method/repair.py` act. The function that stood there before is
 called with what they return.
+
+Position features are added to coordinates of queries and keys that the narrowed projections leave at zero. So heads
+keep their size, a cache holds keys without features, and attention stays one call without a mask. Only distances
+matter, so that a query's index among the keys is all that has to be known; with a static cache, whose keys are longer
+than what has been seen, it is read from the cache before the call.
+
+A model with repairs is another function than its plain weights. Its config.json therefore names an attention
+implementation that only `oelm` registers: `transformers` alone refuses to build the model.
 """
 
 # ruff: noqa: SLF001  (names of transformers that its own documentation of attention functions uses)
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,24 +26,79 @@ from torch import Tensor, nn
 
 from oelm.errors import CheckpointError, NotCarriedOut
 from oelm.method.projection import Projection
-from oelm.method.repair import KeyShift, Temperature
+from oelm.method.repair import (
+    KeyMix,
+    KeyShift,
+    PositionBias,
+    PositionFeatures,
+    Repair,
+    SignedPositionBias,
+    Temperature,
+)
+from oelm.method.split import Content
 from oelm.spec.repair import RepairSpec
 
 _PREFIX = "oelm_"
-SHIFT, TEMPERATURE = f"{_PREFIX}key_shift", f"{_PREFIX}temperature"
+SHIFT, MIX, TEMPERATURE, FEATURES, BIAS = (
+    f"{_PREFIX}{name}" for name in ("key_shift", "key_mix", "temperature", "position_features", "position_bias")
+)
+MARKER = f"{_PREFIX}needs_oelm_load"
+"""A buffer that is saved with every repaired attention: plain `transformers` reports it as unexpected."""
+_IS_REPAIRED, _CONTENT, _PAST = f"_{_PREFIX}is_repaired", f"_{_PREFIX}content", f"_{_PREFIX}past"
+_MASKED = ("sdpa", "eager")
+"""Implementations that take a mask of numbers, and so a bias by distance."""
 
 
-def install(model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:
-    """Hang the repairs into each attention as its children and lead its logits through them."""
+def install(
+    model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection], *, context: int,
+    contents: dict[str, Content], attentions: Iterable[str],
+) -> None:  # fmt: skip
+    """Add the repairs to each attention as its children and lead its logits through them.
+
+    `contents` says by attention where features go; `attentions` names all of the model, with repairs or without.
+    """
+    heads: dict[str, dict[str, Projection]] = {}
     for projection in queries_and_keys:
-        attention = model.get_submodule(projection.module_name.rpartition(".")[0])
-        if projection.role == "k" and repair.key_shift:
-            attention.add_module(SHIFT, KeyShift(repair.key_shift, projection.num_heads))
-        if projection.role == "q" and repair.temperature:
-            fresh = Temperature(projection.num_heads).to(projection.weight.device)
-            attention.add_module(TEMPERATURE, fresh)
+        heads.setdefault(attention_name(projection), {})[projection.role] = projection
+    for name, roles in heads.items():
+        attention = model.get_submodule(name)
+        for child, module in _repairs(attention, repair, roles, context):
+            attention.add_module(child, module.to(roles["q"].weight.device))
+        if name in contents and repair.position_features:
+            attention.__dict__[_CONTENT] = contents[name]
+        attention.register_buffer(MARKER, torch.ones(1, dtype=torch.bool, device=roles["q"].weight.device))
+        attention.register_forward_pre_hook(_look_ahead, with_kwargs=True)
+    for name in attentions:
+        model.get_submodule(name).__dict__[_IS_REPAIRED] = True
     host = cast("Any", model)
-    host.set_attn_implementation(_registered(host.config._attn_implementation))
+    name = register(host.config._attn_implementation)
+    host.set_attn_implementation(name)
+    host.config.attn_implementation = name
+
+
+def attention_name(projection: Projection) -> str:
+    """Return the dotted name of the module that calls the attention function."""
+    return projection.module_name.rpartition(".")[0]
+
+
+def _repairs(
+    attention: nn.Module, repair: RepairSpec, roles: dict[str, Projection], context: int
+) -> Iterable[tuple[str, Repair]]:
+    query_heads, key_heads = roles["q"].num_heads, roles["k"].num_heads
+    if repair.key_shift:
+        yield SHIFT, KeyShift(repair.key_shift, key_heads)
+    if repair.key_mix:
+        yield MIX, KeyMix(key_heads)
+    if repair.temperature:
+        yield TEMPERATURE, Temperature(query_heads)
+    if roles["q"].site == "cross":  # queries and keys are of different texts: there is no distance
+        return
+    if repair.position_features:
+        number = repair.num_frequencies(roles["q"].whole_head_size)
+        yield FEATURES, PositionFeatures(query_heads, key_heads, number, context)
+    if repair.position_bias:
+        causal = bool(getattr(attention, "is_causal", False))
+        yield BIAS, (PositionBias if causal else SignedPositionBias)(query_heads, context)
 
 
 def refuse_sliding_cache(config: Any) -> None:
@@ -43,9 +106,19 @@ def refuse_sliding_cache(config: Any) -> None:
     sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ())
     if getattr(config, "use_cache", False) and (sliding or getattr(config, "sliding_window", None)):
         raise NotCarriedOut(
-            "key shift was asked for, but this model attends through a sliding window, and its cache "
+            "A key shift or key mix was requested, but this model attends through a sliding window, and its cache "
             "drops keys that shifted heads would read. Set config.sliding_window=None (and no "
             "sliding layer_types) before building the model, or leave the repair off."
+        )
+
+
+def refuse_unmasked(config: Any) -> None:
+    """Raise where the attention implementation takes no mask of numbers, to which a bias could be added."""
+    implementation = config._attn_implementation
+    if implementation.removeprefix(_PREFIX) not in _MASKED:
+        raise NotCarriedOut(
+            f"position_bias is added to the attention mask, which {implementation!r} does not take. Use "
+            "position_features, or load the model with attn_implementation='sdpa'."
         )
 
 
@@ -59,7 +132,11 @@ def load_repairs(model: nn.Module, directory: str, **where: Any) -> None:
     from safetensors import safe_open
     from transformers.core_model_loading import revert_weight_conversion
 
-    here = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if f".{_PREFIX}" in name}
+    here = {
+        name: tensor
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if f".{_PREFIX}" in name and not name.endswith(f".{MARKER}")
+    }
     # Some families save under older names than their modules have.
     wanted = {
         next(iter(revert_weight_conversion(cast("Any", model), {name: tensor}))): tensor
@@ -74,7 +151,7 @@ def load_repairs(model: nn.Module, directory: str, **where: Any) -> None:
                 tensor.data.copy_(opened.get_tensor(name))
     if wanted:
         raise CheckpointError(
-            f"the checkpoint {directory} lacks {', '.join(sorted(wanted))}, which the repairs of its "
+            f"The checkpoint {directory} lacks {', '.join(sorted(wanted))}, which the repairs of its "
             "method need. It was saved without them; save the model again with save_pretrained."
         )
 
@@ -87,40 +164,113 @@ def _folder(name: str, where: dict[str, Any]) -> Path:
     return Path(snapshot_download(name, allow_patterns="*.safetensors", **where))
 
 
-def _registered(implementation: str) -> str:
-    """Register the repaired form of an attention implementation and return its name."""
+def register(implementation: str | None = None) -> str:
+    """Register the repaired forms of the usual attention implementations and of this one; return its name."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    if implementation.startswith(_PREFIX):
-        return implementation
-    name = f"{_PREFIX}{implementation}"
-    AttentionInterface.register(name, _repaired(implementation))
-    AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[implementation])
-    return name
+    implementation = (implementation or "sdpa").removeprefix(_PREFIX)
+    for each in {*_MASKED, implementation}:
+        name = f"{_PREFIX}{each}"
+        if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+            AttentionInterface.register(name, _repaired(each))
+            AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[each])
+    return f"{_PREFIX}{implementation}"
+
+
+def plain_config(config: Any) -> Any:
+    """Change a model's configuration, in place, to one that builds the model without repairs; return it."""
+    if (config._attn_implementation or "").startswith(_PREFIX):
+        config._attn_implementation = config._attn_implementation.removeprefix(_PREFIX)
+        config.__dict__.pop("attn_implementation", None)
+    return config
+
+
+def _look_ahead(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Check, before an attention runs, that its repairs will; note how much a static cache holds."""
+    implementation = cast("Any", module).config._attn_implementation
+    if not implementation.startswith(_PREFIX):
+        raise NotCarriedOut(
+            f"The attention implementation was changed to {implementation!r}, which leaves out the repairs of this "
+            f"model. Call model.set_attn_implementation('{_PREFIX}{implementation}') instead."
+        )
+    module.__dict__[_PAST] = None
+    if FEATURES not in module._modules and BIAS not in module._modules:
+        return
+    for cache in (*args, *options.values()):
+        if getattr(cache, "is_compileable", False):
+            if any(getattr(cache, "is_sliding", ())):
+                raise NotCarriedOut(
+                    "A static cache of a sliding window does not say at which positions its keys are, which position "
+                    "features and biases need. Generate with the default (dynamic) cache."
+                )
+            # Attention functions are called after the cache has counted the new tokens.
+            module.__dict__[_PAST] = torch.as_tensor(cache.get_seq_length(cast("Any", module).layer_idx)).clone()
 
 
 def _repaired(implementation: str) -> Callable[..., Any]:
     def attend(module: nn.Module, queries: Tensor, keys: Tensor, values: Tensor, *rest: Any, **options: Any) -> Any:
-        shift, temperature = module._modules.get(SHIFT), module._modules.get(TEMPERATURE)
-        if shift is not None:
-            keys = _shifted(module, shift, keys, rest[0] if rest else options.get("attention_mask"))
-        queries = temperature(queries) if temperature is not None else queries
-        return _host_function(module, implementation)(module, queries, keys, values, *rest, **options)
+        if not module.__dict__.get(_IS_REPAIRED):
+            raise CheckpointError(
+                "This model was saved with repairs of its attention and loaded without them, so it would compute "
+                "something else. Load it with oelm.load(path)."
+            )
+        mask, rest = (rest[0], rest[1:]) if rest else (options.pop("attention_mask", None), ())
+        repairs = module._modules
+        for name in (SHIFT, MIX):
+            if (repair := repairs.get(name)) is not None:
+                keys = _with_predecessors(module, repair, keys, mask)
+        if (temperature := repairs.get(TEMPERATURE)) is not None:
+            queries = temperature(queries)
+        if (features := repairs.get(FEATURES)) is not None:
+            queries, keys, options["scaling"] = _with_features(module, features, queries, keys, options.get("scaling"))
+        if (bias := repairs.get(BIAS)) is not None:
+            mask = _with_bias(module, bias, queries, keys, mask)
+        return _host_function(module, implementation)(module, queries, keys, values, mask, *rest, **options)
 
     return attend
 
 
-def _shifted(module: nn.Module, shift: nn.Module, keys: Tensor, mask: Any) -> Tensor:
-    """Shift keys; the first token that can be seen, be it after padding, has none before it and keeps its own."""
-    shifted: Tensor = shift(keys)
+def _with_features(
+    module: nn.Module, features: nn.Module, queries: Tensor, keys: Tensor, scaling: float | None
+) -> tuple[Tensor, Tensor, float]:
+    """Fill free coordinates with features; the logits' scale is that of the content, features have none."""
+    content: Content = module.__dict__[_CONTENT]
+    scaling = content.head_size**-0.5 if scaling is None else scaling
+    if content.size:
+        scaling *= (content.head_size / content.size) ** 0.5
+    new, seen, past = queries.shape[2], keys.shape[2], module.__dict__[_PAST]
+    queries_HTF, keys_GTF = features(new if past is None else seen, seen)
+    if past is not None:
+        queries_HTF = queries_HTF[:, past + torch.arange(new, device=past.device)]
+    return content.append(queries, queries_HTF / scaling), content.append(keys, keys_GTF), scaling
+
+
+def _with_bias(module: nn.Module, bias: nn.Module, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+    """Return a mask of numbers: what the mask hides stays hidden, everything else has its distance's bias."""
+    new, seen, past = queries.shape[2], keys.shape[2], module.__dict__[_PAST]
+    bias_HTT: Tensor = bias(new if past is None else seen, seen)
+    if past is not None:
+        bias_HTT = bias_HTT[:, past + torch.arange(new, device=past.device)]
+    bias_BHTT = bias_HTT.to(queries.dtype)[None]
+    if mask is None:
+        return bias_BHTT
+    if mask.dtype == torch.bool:
+        return torch.where(mask, bias_BHTT, torch.finfo(queries.dtype).min)
+    return bias_BHTT + mask
+
+
+def _with_predecessors(module: nn.Module, repair: nn.Module, keys: Tensor, mask: Any) -> Tensor:
+    """Shift or mix keys; the first token that can be seen, after padding, has none before it and keeps its own."""
+    changed: Tensor = repair(keys)
     if not isinstance(mask, Tensor) or getattr(module, "sliding_window", None):
-        return shifted
+        return changed
     seen_BT = mask if mask.ndim == 2 else mask[:, 0, -1]  # what the last query sees: all but padding
     seen_BT = seen_BT if seen_BT.dtype == torch.bool else seen_BT > (0 if mask.ndim == 2 else -1)
     first_B1 = seen_BT.int().argmax(-1, keepdim=True)
     is_first_BT = torch.arange(seen_BT.shape[-1], device=keys.device) == first_B1
-    return torch.where(is_first_BT[:, None, :, None], keys, shifted)
+    return torch.where(is_first_BT[:, None, :, None], keys, changed)
 
 
 def _host_function(module: nn.Module, implementation: str) -> Callable[..., Any]:

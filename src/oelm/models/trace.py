@@ -67,15 +67,21 @@ class _Parts:
         roles: dict[str, dict[str, None]] = {}
         for projection in projections:
             roles.setdefault(projection.module_name, {})[projection.role] = None
-        # A product with a fused tensor is one product: it belongs to all of its roles.
+        # A product with a fused tensor that is not split is one product: it belongs to all of its roles.
         self._modules = {name: "+".join(found) for name, found in roles.items()}
         self._modules |= dict.fromkeys(layer_prefixes(projections), ATTENTION)
         self._folds = [module for module in model.modules() if isinstance(module, Fold)]
         self._modules |= {name: REPAIR for name, module in model.named_modules() if isinstance(module, Fold)}
         weights = {id(p): name for name, p in model.named_parameters()}
         self._by_storage = {
-            tensors[weights[id(p.weight)]].untyped_storage()._cdata: self._modules[p.module_name] for p in projections
+            tensors[weights[id(each.weight)]].untyped_storage()._cdata: (
+                each.role if each.separate else self._modules[each.module_name]
+            )
+            for each in projections
         }
+        for fold in self._folds:
+            for parameter in fold.parameters():
+                self._by_storage[tensors[weights[id(parameter)]].untyped_storage()._cdata] = REPAIR
         self._running = [BEFORE]
         self._by_node: dict[int, str] = {}
 

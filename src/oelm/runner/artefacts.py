@@ -14,6 +14,7 @@ from oelm.record.store import TIMING
 from oelm.record.timing import InitMethod, timing_stats
 from oelm.spec.epochs import epochs_ended
 from oelm.spec.run import RunSpec
+from oelm.spec.train import Precision
 from oelm.train.loop import Progress
 from oelm.train.precision import autocast
 
@@ -43,7 +44,7 @@ def peak_memory(device: torch.device) -> int:
     return peak_resident_bytes()
 
 
-def matmul_peak(device: torch.device, precision: str) -> float:
+def matmul_peak(device: torch.device, precision: Precision) -> float:
     """Measure the FLOPs per second of a large matrix product: what a training step can at most use."""
     size = 4096 if device.type == "cuda" else 768
     x = torch.randn(size, size, device=device)

@@ -19,7 +19,8 @@ from oelm.spec.base import digest
 from oelm.spec.data import DataSpec, ExamplesSpec, Split
 from oelm.spec.epochs import steps_of
 from oelm.spec.model import ForeignSpec, GPTSpec, ModelSpec
-from oelm.spec.run import RunSpec
+from oelm.spec.run import RunSpec, in_precision
+from oelm.train.precision import resolve_precision
 
 Data = TokenData | EncodedExamples
 
@@ -39,13 +40,20 @@ def bound(run: RunSpec) -> tuple[RunSpec, Data]:
             f"the run was declared for data with checksum {run.data.checksum}, but those of {run.data.corpus!r} have "
             f"{data.checksum}. Prepare the same data again, or declare the run without a checksum."
         )
+    train = run.train
+    if train.precision == "auto":
+        train = in_precision(train, resolve_precision(train.device, train.precision))
     named = run.model_copy(
-        update={"data": run.data.model_copy(update={"checksum": data.checksum}), "model": _identified(run.model)}
+        update={
+            "data": run.data.model_copy(update={"checksum": data.checksum}),
+            "model": _identified(run.model),
+            "train": train,
+        }
     )
-    if run.train.epochs is None:
+    if train.epochs is None:
         return named, data
-    steps = steps_of(run.train.epochs, _steps_per_epoch(named, data))
-    return named.model_copy(update={"train": run.train.model_copy(update={"steps": steps})}), data
+    steps = steps_of(train.epochs, _steps_per_epoch(named, data))
+    return named.model_copy(update={"train": train.model_copy(update={"steps": steps})}), data
 
 
 def _identified(model: ModelSpec) -> ModelSpec:

@@ -27,7 +27,9 @@ from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.epochs import steps_of
 from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, ModelSpec
 from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.train import TrainSpec
 from oelm.study import Study
+from oelm.train.precision import resolve_precision
 
 UTILISATION = 0.4
 """The share of a device's matrix-product peak that a training step is taken to reach, on every device."""
@@ -43,11 +45,13 @@ class Device:
 
 
 def _sheet(fp32: float, half: float, gibibytes: int) -> Device:
-    return Device({"fp32": fp32 * TERA, "bf16": half * TERA, "fp16": half * TERA}, gibibytes * GIB)
+    # TensorFloat-32 runs at half the speed of the half types on all of these.
+    flops = {"fp32": fp32, "tf32": half / 2, "bf16": half, "fp16": half}
+    return Device({name: tera * TERA for name, tera in flops.items()}, gibibytes * GIB)
 
 
 DEVICES = {
-    # fp32 as torch computes it unless told otherwise, without TF32; half precision with float32 sums, no sparsity
+    # fp32 without TF32; half precision with float32 sums, no sparsity
     "a5000": _sheet(27.8, 111.1, 24),
     "a100": _sheet(19.5, 311.9, 80),
     "h100": _sheet(66.9, 989.4, 80),
@@ -126,8 +130,7 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
         if key not in costs:
             progress(f"counting {entry.name}")
             costs[key] = counted(entry.run)
-        precision, threads = entry.run.train.precision, entry.run.train.threads
-        peak = precision if device in DEVICES else f"{threads} threads{'' if precision == 'fp32' else ', ' + precision}"
+        peak = _peak_name(entry.run.train, on_a_sheet=device in DEVICES)
         if peak not in peaks:
             progress("probing this machine")
             peaks[peak] = probed(entry.run)
@@ -138,6 +141,14 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
         later = len(board.study.seeds) * len(board.study.cells()) * len(board.study.arms)
     study = board.study
     return Plan(study.name, study.question, device, UTILISATION, peaks, tuple(planned), later)
+
+
+def _peak_name(train: TrainSpec, *, on_a_sheet: bool) -> str:
+    """Name the rate of matrix products that a run has: by its number format, on a CPU also by its threads."""
+    precision: str = resolve_precision("cuda" if on_a_sheet else "cpu", train.precision)
+    if on_a_sheet:
+        return "tf32" if precision == "fp32" and train.tf32 else precision
+    return f"{train.threads} threads{'' if precision == 'fp32' else ', ' + precision}"
 
 
 def counted(run: RunSpec) -> tuple[surgery.Audit, Cost]:

@@ -19,7 +19,7 @@ from oelm.record.store import RECORD, find_records, read_record, run_directory
 from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
 from oelm.runner.slurm_queue import Job, SlurmQueue, find_jobs
-from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
+from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint, in_precision_of
 from oelm.study import AnyStudy, Study, at
 
 SHORTEST = 6
@@ -188,7 +188,8 @@ class Board:
     def _entry(self, key: str, run: RunSpec) -> Entry:
         if self._bind:
             try:
-                run = self._bind(run)
+                begun = self._records.get(key)
+                run = self._bind(in_precision_of(run, begun.spec if begun else None))
             except OelmError as error:  # its data are not to be had: told, while the other runs go on
                 return Entry(run, None, trouble=str(error))
             known = self._directories.get(key)

@@ -37,6 +37,7 @@ from oelm.train.distributed import processes, world
 from oelm.train.evaluate import Measured
 from oelm.train.loop import Observer, Training
 from oelm.train.optimizer import Optimizer
+from oelm.train.precision import allow_tf32
 from oelm.train.schedule import doubt
 from oelm.train.signals import StopWish, listening
 
@@ -73,6 +74,7 @@ def execute(
     torch.set_num_threads(run.train.threads)
     keep_large_blocks()
     with world(run.train.device) as here, listening() as stop, ExitStack() as held:
+        allow_tf32(here.device, allowed=run.train.tf32)
         if here.leads:
             # By UUID where the runner has assigned them, so that other runners know which ones are taken.
             gpus = os.environ.get("CUDA_VISIBLE_DEVICES") if here.device.type == "cuda" else None

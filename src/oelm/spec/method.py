@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, model_validator
 
 from oelm.spec.base import Spec
-from oelm.spec.repair import RepairSpec
+from oelm.spec.repair import POSITION_REPAIRS, RepairSpec
 
 Role = Literal["q", "k", "v", "o", "ffn"]
 Site = Literal["self", "encoder", "decoder", "cross"]
@@ -26,7 +26,8 @@ Moment = Annotated[int, Field(strict=True, ge=0)] | Annotated[float, Field(ge=0,
 class InitSpec(Spec):
     """What is drawn into every Q and K projection the method reaches.
 
-    `host` leaves the weights as the model made them and `absent` removes Q and K, so that attention is uniform.
+    `host` leaves the weights as the model made them. `absent` removes Q and K: attention is then uniform, or a
+    function of positions alone where a position repair is on.
     `gain` multiplies what is drawn (with `host`: what is there), so that the logits start gain^2 times as large;
     `matched` rescales each head to the Frobenius norm of an orthogonal one.
     """
@@ -41,8 +42,14 @@ class InitSpec(Spec):
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
     """b of K_h = b Q_h + sqrt(1 - b^2) Z_h, head by head: at 1 a head compares tokens by one and the same map."""
 
+    same_heads: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the heads, the first ones, whose queries and keys read the same coordinates (`slice` only). With a key
+    shift on them such a head finds earlier occurrences of the current token and reads what followed: induction."""
+
     @model_validator(mode="after")
     def _means_something(self) -> Self:
+        if self.same_heads and self.shape != "slice":
+            raise ValueError(f"same_heads says which coordinates slices read: it goes with 'slice', not {self.shape!r}")
         if self.scope == "global" and self.shape != "orthogonal":
             raise ValueError(f"scope='global' is one QR over all heads: it goes with 'orthogonal', not {self.shape!r}")
         if self.source == "current" and self.shape not in ("normal", "orthogonal"):
@@ -171,8 +178,8 @@ class MethodSpec(Spec):
     def _schedules_something(self) -> Self:
         if (self.schedule.changes or self.schedule.every) and not self.freeze.roles:
             raise ValueError("a schedule says when roles are frozen, and freeze.roles is empty; name roles there")
-        if self.init.shape == "absent" and (self.freeze.roles or self.repair.active()):
-            both = {"q", "k"} & set(self.freeze.roles) or self.repair.active()
+        if self.init.shape == "absent":
+            both = {"q", "k"} & set(self.freeze.roles) | set(self.repair.active()) - POSITION_REPAIRS
             if both:
                 raise ValueError(f"init.shape='absent' leaves no Q or K for {sorted(both)} to act on")
         if self.repair.qk_norm and self.init.gain != 1.0:
@@ -181,6 +188,12 @@ class MethodSpec(Spec):
                 "scale nothing; leave one of them off"
             )
         return self
+
+    @property
+    def slices_stay(self) -> bool:
+        """Whether Q and K are slices and stay so: they can be read without a product."""
+        frozen = {"q", "k"} <= set(self.freeze.roles) and not self.schedule.moves
+        return self.init.shape == "slice" and frozen
 
     @property
     def touches(self) -> bool:

@@ -8,27 +8,43 @@ from oelm.errors import InvalidSpec, UnknownName
 from oelm.spec.base import in_words
 from oelm.spec.method import Change, FreezeSpec, InitSpec, MethodSpec, Role, ScheduleSpec, Sweep
 from oelm.spec.model import INITIAL_DEVIATION
+from oelm.spec.repair import RepairSpec
 
 _QK: tuple[Role, ...] = ("q", "k")
 _ORTHOGONAL = InitSpec(shape="orthogonal")
 _FROM_CURRENT = InitSpec(shape="orthogonal", source="current")
 _FROZEN = FreezeSpec(roles=_QK)
 
-PARTS: dict[str, tuple[Literal["init", "repair", "rates"], str, bool | int | float | None]] = {
+PARTS: dict[str, tuple[Literal["init", "repair", "rates"], str, bool | int | float | str | None]] = {
     "shift": ("repair", "key_shift", 0.5),
     "temperature": ("repair", "temperature", True),
     "qk-norm": ("repair", "qk_norm", True),
     "core": ("repair", "core", True),
     "diagonal": ("repair", "diagonal", True),
+    "query-bias": ("repair", "query_bias", True),
     "low-rank": ("repair", "low_rank", 4),
     "bias": ("repair", "position_bias", True),
     "mix": ("repair", "key_mix", True),
+    "features": ("repair", "position_features", "quarter"),
     "correlated": ("init", "correlation", 0.5),
+    "same": ("init", "same_heads", 0.5),
     "gain": ("init", "gain", None),
     "layer-rates": ("rates", "layer_decay", None),
 }
 """What can be added to a method by name: the field it sets, and to what unless told (None: it must be told)."""
-_REPAIRED = ("shift", "temperature", "qk-norm", "core", "diagonal", "low-rank", "bias", "mix", "core+diagonal")
+_REPAIRED = (
+    "shift",
+    "temperature",
+    "qk-norm",
+    "core",
+    "diagonal",
+    "query-bias",
+    "low-rank",
+    "bias",
+    "mix",
+    "features",
+    "core+diagonal",
+)
 
 METHODS: dict[str, MethodSpec] = {
     "baseline": MethodSpec(),
@@ -46,8 +62,15 @@ METHODS: dict[str, MethodSpec] = {
     "oelm-q-only": MethodSpec(init=_ORTHOGONAL, freeze=FreezeSpec(roles=("q",))),
     "oelm-qk-ffn": MethodSpec(init=_ORTHOGONAL, freeze=FreezeSpec(roles=(*_QK, "ffn"))),
     "oelm-slice": MethodSpec(init=InitSpec(shape="slice"), freeze=_FROZEN),
+    "oelm-fast": MethodSpec(
+        init=InitSpec(shape="slice", same_heads=0.5),
+        freeze=_FROZEN,
+        repair=RepairSpec(key_shift=0.5, query_bias=True, position_features="quarter"),
+    ),
     "oelm-hadamard": MethodSpec(init=InitSpec(shape="hadamard"), freeze=_FROZEN),
     "uniform": MethodSpec(init=InitSpec(shape="absent")),
+    "position-only": MethodSpec(init=InitSpec(shape="absent"), repair=RepairSpec(position_features="quarter")),
+    "position-only-bias": MethodSpec(init=InitSpec(shape="absent"), repair=RepairSpec(position_bias=True)),
 }
 
 FORMS = {

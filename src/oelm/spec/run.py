@@ -8,7 +8,7 @@ from oelm.spec.base import NoEffect, Spec, digest
 from oelm.spec.data import AnyDataSpec, DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
 from oelm.spec.model import ForeignSpec, ModelSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.train import Precision, TrainSpec
 
 NUMERICS = 1
 """Raised by hand when a fix changes results: runs of different NUMERICS are different runs."""
@@ -32,10 +32,24 @@ def declared(run: RunSpec) -> RunSpec:
     train, model = run.train, run.model
     if train.epochs is not None:
         train = train.model_copy(update={"steps": TrainSpec.model_fields["steps"].default})
+    if train.chose_precision:
+        train = train.model_copy(update={"precision": "auto", "chose_precision": False})
     if isinstance(model, ForeignSpec):
         model = model.model_copy(update={"checksum": None})
     data = run.data.model_copy(update={"checksum": None})
     return run.model_copy(update={"data": data, "model": model, "train": train})
+
+
+def in_precision_of(run: RunSpec, begun: RunSpec | None) -> RunSpec:
+    """Return a run whose precision is "auto" with the one that it began in, wherever it is continued."""
+    if run.train.precision != "auto" or begun is None or not begun.train.chose_precision:
+        return run
+    return run.model_copy(update={"train": in_precision(run.train, begun.train.precision)})
+
+
+def in_precision(train: TrainSpec, precision: Precision) -> TrainSpec:
+    """Return a training in the precision that "auto" stands for."""
+    return train.model_copy(update={"precision": precision, "chose_precision": True})
 
 
 def fingerprint(run: RunSpec) -> str:

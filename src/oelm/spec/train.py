@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from oelm.spec.base import NoEffect, Spec
 
+Precision = Literal["fp32", "bf16", "fp16", "auto"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -34,7 +35,13 @@ class TrainSpec(Spec):
     """So many steps lie between two looks at validation; "epoch": look at the end of each."""
     eval_tokens: PositiveInt | None = 65_536
     """How much of the validation split is looked at along the way (None: all of it); at the end it is all of it."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Precision = "fp32"
+    """Number format of matrix products; weights and moments are always float32. "auto" becomes bf16 where the device
+    has it natively (a GPU, or a CPU with avx512_bf16 or AMX), else fp32, when the run is bound to its data."""
+    chose_precision: NoEffect[bool] = False
+    """Whether `precision` was "auto" when the run was declared. It is filled in together with it: leave it out."""
+    tf32: bool = True
+    """Whether fp32 products may use TensorFloat-32 on a GPU: several times faster, 10 instead of 23 bits."""
     compiled: bool = False
     """Train through torch.compile: minutes before the first step, and other bits."""
     device: Literal["cpu", "cuda"] = "cpu"

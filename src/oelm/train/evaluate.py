@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from oelm.spec.train import Precision
 from oelm.train.precision import autocast
 
 
@@ -28,7 +29,7 @@ class Measured:
 
 @torch.no_grad()
 def mean_loss(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: torch.device, precision: str = "fp32"
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: torch.device, precision: Precision = "fp32"
 ) -> float:
     """Return the mean loss per predicted token, in nats, over batches of inputs and targets."""
     was_training = model.training

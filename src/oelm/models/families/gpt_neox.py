@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -18,6 +18,10 @@ class GPTNeoX(LayeredFamily):
     model_types = frozenset({"gpt_neox"})
     layer_classes = frozenset({"GPTNeoXLayer"})
     ffn = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+
+    def num_rotated(self, attention: nn.Module) -> int:
+        """Count the first coordinates, by default a quarter of them."""
+        return int(cast("Any", attention).rotary_ndims)
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""

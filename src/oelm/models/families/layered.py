@@ -7,17 +7,22 @@ the names of their classes, so that models of other families cost nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from math import gcd
+from typing import Any, cast
 
 from torch import nn
 
-from oelm.errors import NotCarriedOut
+from oelm.errors import BadShape, NotCarriedOut
 from oelm.method.projection import Architecture, Projection
-from oelm.method.split import Fused
+from oelm.method.refuse import refuse_features
+from oelm.method.repair import Fold, QueryBias
+from oelm.method.split import Content, Fused, Split, narrow_norm
+from oelm.models.sliced import Coordinates
 from oelm.spec.method import MethodSpec, Role, Site
-from oelm.spec.repair import RepairSpec
+from oelm.spec.repair import POSITION_REPAIRS, RepairSpec
 
 _ROLES: tuple[Role, ...] = ("q", "k", "v", "o")
 
@@ -55,7 +60,7 @@ class LayeredFamily(Architecture):
     """Paths of the feed-forward maps, from the layer."""
     ffn_transposed = False
     # Attention that goes through transformers' attention interface can be repaired there.
-    repairs = frozenset({"key_shift", "temperature"})
+    repairs = frozenset(RepairSpec.model_fields) - {"qk_norm"}
     can_remove_qk = True
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002  (for those who override it)
@@ -84,19 +89,141 @@ class LayeredFamily(Architecture):
             ]
         return found
 
+    def num_rotated(self, attention: nn.Module) -> int:  # noqa: ARG002  (for families with rotary positions)
+        """Return how many coordinates of each head are turned by rotary positions, in pairs (i, i + half of them)."""
+        return 0
+
+    def norms(self, attention: nn.Module, role: Role) -> Iterable[nn.Module]:  # noqa: ARG002  (likewise)
+        """Return the norms over the coordinates of a head that this role's output goes through."""
+        return ()
+
+    def context(self, model: nn.Module) -> int:
+        """Return the largest number of tokens that the model takes at once."""
+        return int(cast("Any", model).config.max_position_embeddings)
+
     def refuse(self, model: nn.Module, method: MethodSpec) -> None:
-        """Refuse a key shift where a cache would forget what it needs."""
-        if method.repair.key_shift:
-            from oelm.models.repaired_attention import refuse_sliding_cache
+        """Refuse what does not fit this model: features, residuals, a cache that forgets, attention without masks."""
+        repair = method.repair
+        in_reach = [
+            each
+            for each in self.projections(model)
+            if each.role in ("q", "k") and (method.sites is None or each.site in method.sites)
+        ]
+        if method.init.same_heads and any(self.num_rotated(_attention_of(model, each)) for each in in_reach):
+            raise NotCarriedOut(
+                f"init.same_heads needs heads that rotary positions do not turn, and {self.name} models turn all of "
+                "them. Leave it off, or use a family with learned positions."
+            )
+        if not repair.active():
+            return
+        from oelm.models.repaired_attention import refuse_sliding_cache, refuse_unmasked
 
-            refuse_sliding_cache(model.config)
+        if repair.key_shift or repair.key_mix:
+            refuse_sliding_cache(cast("Any", model).config)
+        if repair.position_bias:
+            refuse_unmasked(cast("Any", model).config)
+        if POSITION_REPAIRS & set(repair.active()) and all(each.site == "cross" for each in in_reach):
+            raise NotCarriedOut(
+                "position_features and position_bias act on self-attention, where queries and keys have a distance, "
+                "and the method reaches cross-attention only. Add another site, or leave them off."
+            )
+        for projection in in_reach:
+            size = projection.whole_head_size
+            if repair.position_features and projection.site != "cross":
+                refuse_features(method, size)
+                size = self._content(model, projection, repair, absent=method.init.shape == "absent").size
+            _refuse_rank(repair.low_rank, projection, size)
 
-    def install(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:
-        """Hang the repairs into the attention function of `transformers`."""
-        if repair.active():
-            from oelm.models.repaired_attention import install
+    def _content(self, model: nn.Module, projection: Projection, repair: RepairSpec, *, absent: bool) -> Content:
+        """Return which coordinates of a head position features leave to content."""
+        head_size = projection.whole_head_size
+        size = head_size - 2 * repair.num_frequencies(head_size)
+        if absent:
+            return Content(head_size, 0)
+        rotated = self.num_rotated(_attention_of(model, projection))
+        if size >= rotated:
+            return Content(head_size, size)
+        if rotated < head_size:
+            raise BadShape(
+                f"Position features would leave {size} coordinates of each head to content, but rotary positions turn "
+                f"the first {rotated} of {head_size} in pairs. Choose position_features of at most "
+                f"{(head_size - rotated) // 2}."
+            )
+        return Content(head_size, size, runs=gcd(head_size, size))
 
-            install(model, repair, queries_and_keys)
+    def narrow(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:
+        """Leave the rows out of Q and K, at sites with distances, whose coordinates features will fill."""
+        for projection in queries_and_keys:
+            if projection.site != "cross":
+                self._narrow(model, projection, self._content(model, projection, repair, absent=False))
+
+    def _narrow(self, model: nn.Module, projection: Projection, content: Content) -> None:
+        projection.set_apart().narrow(content, projection.num_heads)
+        for norm in self.norms(_attention_of(model, projection), projection.role):
+            narrow_norm(norm, content)
+
+    def remove_qk(self, model: nn.Module, queries_and_keys: list[Projection]) -> None:
+        """Leave all rows out of Q and K: no products, no parameters; the logits are zero."""
+        for projection in queries_and_keys:
+            self._narrow(model, projection, Content(projection.shape[1], 0))
+
+    def set_apart(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
+        """Split Q and K where something will act on their weights."""
+        repair = method.repair
+        if method.slices_stay or repair.low_rank or repair.diagonal or repair.core or repair.query_bias:
+            for projection in queries_and_keys:
+                projection.set_apart()
+
+    def install(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:
+        """Fold repairs into the weights and add the others to the attention function of `transformers`."""
+        repair = method.repair
+        if not repair.active():
+            return
+        from oelm.models.repaired_attention import attention_name, install
+
+        contents = {}
+        for projection in queries_and_keys:
+            part = projection.part
+            absent = part is not None and part.is_absent
+            if part is not None and not absent:
+                # One core per pair of query and key head: on the side of the queries, of which grouped heads have more.
+                core = repair.core and projection.role == "q"
+                fold = Fold.of(repair, projection.num_heads, part.matrix, core=core)
+                part.oelm_fold = None if fold is None else fold.to(part.weight.device)
+                if repair.query_bias and projection.role == "q":
+                    num_heads, content_size, _ = projection.shape
+                    part.oelm_query_bias = QueryBias(num_heads, content_size).to(part.weight.device)
+            if repair.position_features and projection.site != "cross":
+                content = self._content(model, projection, repair, absent=absent)
+                contents[attention_name(projection)] = content
+        install(
+            model,
+            repair,
+            queries_and_keys,
+            context=self.context(model),
+            contents=contents,
+            attentions={attention_name(each) for each in self.projections(model) if each.role in ("q", "k")},
+        )
+
+    def specialise(self, model: nn.Module, projection: Projection) -> None:  # noqa: ARG002
+        """Read the coordinates of slices instead of multiplying; rows that training has changed are multiplied."""
+        part = projection.part
+        if part is not None:
+            with suppress(ValueError):
+                part.reader = Coordinates(part.matrix)
+
+
+def _attention_of(model: nn.Module, projection: Projection) -> nn.Module:
+    return model.get_submodule(projection.module_name.rpartition(".")[0])
+
+
+def _refuse_rank(rank: int, projection: Projection, content_size: int) -> None:
+    full = min(projection.num_heads * content_size, projection.shape[2])
+    if rank and rank >= full:
+        raise BadShape(
+            f"repair.low_rank={rank} was requested on {projection.name}, whose rank is at most {full}. Choose a "
+            "smaller one, or let Q and K train."
+        )
 
 
 def model_type(model: nn.Module) -> str | None:
@@ -147,7 +274,9 @@ class _Layer:
         self, role: Role, path: str, site: Site, heads: int = 1, *, transposed: bool = False, fused: Fused | None = None
     ) -> Projection:
         """Return the projection of one role at a path from this layer."""
-        name = ".".join(filter(None, (self.name, path, role if fused else "")))
         module = without_adapter(reach(self.module, path))
+        if fused is None and isinstance(module, Split):  # a module of one role that was set apart
+            fused = module.fused
+        name = ".".join(filter(None, (self.name, path, role if fused else "")))
         transposed = fused.transposed if fused else transposed
         return Projection(role, self.number, name, module, heads, site, transposed, fused)

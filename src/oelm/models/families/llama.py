@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from oelm.models.families.layered import Attention, LayeredFamily
+from oelm.spec.method import Role
 
 
 class Llama(LayeredFamily):
@@ -20,6 +21,15 @@ class Llama(LayeredFamily):
     model_types = frozenset({"llama", "mistral", "qwen2", "qwen3"})
     layer_classes = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"})
     ffn = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+    def num_rotated(self, attention: nn.Module) -> int:
+        """Count all coordinates."""
+        return int(cast("Any", attention).head_dim)
+
+    def norms(self, attention: nn.Module, role: Role) -> Iterable[nn.Module]:
+        """Return those of Qwen3."""
+        norm = getattr(attention, f"{role}_norm", None)
+        return () if norm is None else (norm,)
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""

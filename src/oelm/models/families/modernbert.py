@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -18,6 +18,10 @@ class ModernBert(LayeredFamily):
     model_types = frozenset({"modernbert"})
     layer_classes = frozenset({"ModernBertEncoderLayer"})
     ffn = ("mlp.Wi", "mlp.Wo")
+
+    def num_rotated(self, attention: nn.Module) -> int:
+        """Count all coordinates."""
+        return int(cast("Any", attention).head_dim)
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""

@@ -8,11 +8,21 @@ from torch import nn
 
 from oelm.errors import BadShape
 from oelm.method.projection import Architecture, Projection
-from oelm.method.repair import Fold, KeyMix, KeyShift, PositionBias, QKNorm, Temperature
+from oelm.method.refuse import refuse_features
+from oelm.method.repair import (
+    Fold,
+    KeyMix,
+    KeyShift,
+    PositionBias,
+    PositionFeatures,
+    QKNorm,
+    QueryBias,
+    Temperature,
+)
 from oelm.models.gpt import GPT, Attention, Block
 from oelm.models.sliced import SlicedLinear
 from oelm.spec.method import MethodSpec, Role
-from oelm.spec.repair import RepairSpec
+from oelm.spec.repair import RepairSpec, heads_of
 
 
 class OwnGPT(Architecture):
@@ -44,41 +54,57 @@ class OwnGPT(Architecture):
         return found
 
     def refuse(self, model: nn.Module, method: MethodSpec) -> None:
-        """Refuse a residual that is no smaller than what it is added to."""
+        """Refuse features that leave no content, and a residual that is no smaller than what it is added to."""
         spec, rank = cast("GPT", model).spec, method.repair.low_rank
-        full = min(spec.model_dim, spec.key_heads * spec.qk_size)
-        if rank >= full:
+        content_size = refuse_features(method, spec.qk_size)
+        full = min(spec.model_dim, spec.key_heads * content_size)
+        if rank and rank >= full:
             raise BadShape(
                 f"repair.low_rank={rank} was asked for on Q and K, whose rank is at most {full} here. Take a smaller "
                 "one, or let Q and K train."
             )
 
-    def install(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
-        """Hang the repairs into every attention."""
+    def narrow(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
+        """Make both maps of every block smaller."""
         for block in _blocks(model):
-            _hang_into(block.attention, repair)
-            block.attention.to(block.attention.v.weight.device)
+            attention = block.attention
+            attention.narrow(attention.spec.qk_size - 2 * repair.num_frequencies(attention.spec.qk_size))
+
+    def install(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
+        """Add the repairs to every attention."""
+        for block in _blocks(model):
+            attention = block.attention
+            _add_repairs(attention, method.repair)
+            # A head that looks for the same token must find it at any distance, so positions do not turn it.
+            attention.unrotated_key_heads = heads_of(method.init.same_heads, attention.spec.key_heads)
+            attention.to(attention.v.weight.device)
 
     def remove_qk(self, model: nn.Module, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
         """Drop both maps; attention then averages."""
         for block in _blocks(model):
             block.attention.q = block.attention.k = None
+            block.attention.content_size = 0
 
     def specialise(self, model: nn.Module, projection: Projection) -> None:
         """Replace a frozen map that reads coordinates by one that does so without a product."""
         attention = cast("Block", cast("GPT", model).blocks[projection.layer]).attention
-        if (attention.query_fold if projection.role == "q" else attention.key_fold) is not None:
-            return  # what is folded into a weight needs the product
         setattr(attention, projection.role, SlicedLinear(cast("nn.Linear", projection.module)))
 
 
-def _hang_into(attention: Attention, repair: RepairSpec) -> None:
+def _add_repairs(attention: Attention, repair: RepairSpec) -> None:
     spec, q, k = attention.spec, attention.q, attention.k
+    if repair.position_features:
+        number = repair.num_frequencies(spec.qk_size)
+        attention.position_features = PositionFeatures(spec.num_heads, spec.key_heads, number, spec.context)
+    if repair.position_bias:
+        attention.position_bias = PositionBias(spec.num_heads, spec.context)
     if q is None or k is None:
         return
     # One core per pair of query and key head: on the side of the queries, of which grouped heads have more.
     attention.query_fold = Fold.of(repair, spec.num_heads, q.weight, core=repair.core)
     attention.key_fold = Fold.of(repair, spec.key_heads, k.weight, core=False)
+    if repair.query_bias:
+        attention.query_bias = QueryBias(spec.num_heads, attention.content_size)
     if repair.qk_norm:
         attention.qk_norm = QKNorm()
     if repair.key_shift:
@@ -87,8 +113,6 @@ def _hang_into(attention: Attention, repair: RepairSpec) -> None:
         attention.key_mix = KeyMix(spec.key_heads)
     if repair.temperature or repair.qk_norm:
         attention.temperature = Temperature(spec.num_heads)
-    if repair.position_bias:
-        attention.position_bias = PositionBias(spec.num_heads, spec.context)
 
 
 def _blocks(model: nn.Module) -> list[Block]:

@@ -9,6 +9,7 @@ from torch import nn
 
 from oelm.models.families.layered import Attention, LayeredFamily, reach
 from oelm.spec.method import Site
+from oelm.spec.repair import POSITION_REPAIRS
 
 
 class T5(LayeredFamily):
@@ -24,6 +25,11 @@ class T5(LayeredFamily):
     layer_classes = frozenset({"T5Block", "MT5Block"})
     ffn = tuple(f"layer.{place}.DenseReluDense.{name}" for place in (1, 2) for name in ("wi", "wi_0", "wi_1", "wo"))
     can_remove_qk = False
+    repairs = LayeredFamily.repairs - POSITION_REPAIRS  # it has a trained bias by distance of its own
+
+    def context(self, model: nn.Module) -> int:  # noqa: ARG002
+        """Return 0, which no repair of this family reads: positions are buckets of distances without an end."""
+        return 0
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """One in an encoder's block, two in a decoder's."""

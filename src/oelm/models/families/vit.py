@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -17,6 +17,11 @@ class ViT(LayeredFamily):
     model_types = frozenset({"vit"})
     layer_classes = frozenset({"ViTLayer"})
     ffn = ("mlp.fc1", "mlp.fc2")
+
+    def context(self, model: nn.Module) -> int:
+        """Count the patches of an image and the class token."""
+        config = cast("Any", model).config
+        return int((config.image_size // config.patch_size) ** 2) + 1
 
     def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
         """Self-attention."""

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Run long studies from a clone of the committed state, so that edits here do not touch them. Calling it again
+# continues what was stopped and takes over runs that docs/results already has.
+#
+#   scripts/experiments.sh FOLDER content.py:speeches content.py:imdb content.py:larger
+#
+# FOLDER is created on the first call; `git -C FOLDER pull` brings it to a newer state. The speeches are read from
+# $SPEECHES (see the head of studies/fair.py for where to get them).
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+folder=$1
+shift
+[ -d "$folder/.git" ] || git clone --quiet "$here" "$folder"
+cd "$folder"
+export PYTHONPATH=$PWD/src OMP_NUM_THREADS=1
+oelm() { "$here/.venv/bin/python" -m oelm "$@"; }
+: "${SPEECHES:=$here/../shared/data/sotu/speeches.txt}"
+for size in 512 2048; do
+  oelm prepare sotu --from "$SPEECHES" --vocab-size "$size" > /dev/null
+done
+oelm prepare imdb --vocab-size 512 --tokens 3000000 > /dev/null
+mkdir -p runs
+for done in docs/results/*/study.json; do
+  study=$(basename "$(dirname "$done")")
+  [ -e "runs/$study" ] || cp -r "docs/results/$study" "runs/$study"
+done
+for each in "$@"; do
+  oelm run "studies/${each%%:*}" --scale "${each##*:}"
+done

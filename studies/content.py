@@ -1,0 +1,74 @@
+"""How much of what content is worth does attention keep when all of Q and K is frozen?
+
+    (prepare the corpora first, as the head of studies/fair.py says; for `larger` also
+     oelm prepare sotu --from speeches.txt --vocab-size 2048)
+    oelm run studies/content.py --scale speeches    3 core-hours: the small regime of studies/gap.py
+    oelm run studies/content.py --scale imdb        the same on film reviews
+    oelm run studies/content.py --scale larger      9 core-hours: width 128, 2048 entries, context 256, 6.1M tokens
+    oelm run studies/content.py                     the same question at the published size, on GPUs
+
+Position features give every arm the same trained function of distance, so that the arms differ in content only:
+
+    T  baseline+features    Q and K trained
+    P  position-only        no Q and K; attention depends on positions alone
+    F  the frozen arms      which keep 1 - (F - T) / (P - T) of what content is worth, in log perplexity
+
+The plain baseline, without features, is the reference of every verdict. Each arm is tuned on the same grid of learning
+rates (validation, one seed of its own) and confirmed with three fresh seeds on test.
+"""
+
+from typing import Any
+
+from oelm import DataSpec, RunSpec, Study, TrainSpec
+from oelm.spec.model import GPTSpec, named_size
+
+QUESTION = "How much of what content is worth do frozen Q and K keep?"
+FROZEN = ("oelm-fast", "oelm-fast+low-rank=4", "oelm-slice+features")
+ARMS = ("baseline", "baseline+features", "position-only", *FROZEN)
+
+
+def regime(name: str, model: GPTSpec, data: DataSpec, train: TrainSpec, **of_study: Any) -> Study:
+    """Return the study in one regime; the frozen arms answer one question, so they are corrected together."""
+    return Study(
+        name=name,
+        question=QUESTION,
+        base=RunSpec(model=model, data=data, train=train),
+        arms=ARMS,
+        tuned={"train.learning_rate": (3e-3, 6e-3, 1.2e-2)},
+        tuning_seeds=(100,),
+        seeds=(0, 1, 2),
+        family=FROZEN,
+        **of_study,
+    )
+
+
+SMALL = GPTSpec(context=128, model_dim=96, num_layers=4, num_heads=4, positions="rope")
+SMALL_TRAIN = TrainSpec(
+    steps=2450, batch_size=8, learning_rate=6e-3, warmup_steps=200, eval_every=350, eval_tokens=32_768
+)
+LARGER = GPTSpec(context=256, model_dim=128, num_layers=4, num_heads=4, positions="rope")
+LARGER_TRAIN = TrainSpec(
+    steps=3000, batch_size=8, learning_rate=6e-3, warmup_steps=200, eval_every=500, eval_tokens=65_536
+)
+study = Study(
+    name="content",
+    question=QUESTION,
+    base=RunSpec(
+        model=named_size("medium-512"),
+        data=DataSpec(corpus="wikitext-103"),
+        train=TrainSpec(
+            steps=200_000, batch_size=8, warmup_steps=1000, eval_every=1000, precision="bf16", device="cuda"
+        ),
+    ),
+    arms=ARMS,
+    tuned={"train.learning_rate": (3e-4, 6e-4, 1.2e-3)},
+    tuning_seeds=(100,),
+    seeds=(0, 1, 2),
+    family=FROZEN,
+)
+scales = {
+    "speeches": regime("content-speeches", SMALL, DataSpec(corpus="sotu", vocab_size=512), SMALL_TRAIN),
+    "imdb": regime("content-imdb", SMALL, DataSpec(corpus="imdb", vocab_size=512, tokens=3_000_000), SMALL_TRAIN),
+    "larger": regime("content-larger", LARGER, DataSpec(corpus="sotu", vocab_size=2048), LARGER_TRAIN),
+    "medium-512": study,
+}
