@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,16 +180,23 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def draw(results: dict[str, list[Result]], path: Path) -> None:
-    """Draw the ratios of the step and the growth of its cost next to one another."""
+    """Draw a panel for each kind of result that was measured."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    seconds = partial(_draw_growth, cost="seconds", unit=1.0, label="processor seconds per step")
+    memory = partial(_draw_growth, cost="bytes", unit=2.0**20, label="memory of a step, MiB")
+    panels: list[tuple[str, Callable[[Axes, Sequence[Result]], None]]] = [
+        ("step", _draw_step), ("methods", _draw_methods), ("growth", seconds), ("growth", memory),
+    ]  # fmt: skip
+    panels = [(kind, panel) for kind, panel in panels if results[kind]]
     with mpl.rc_context({"svg.hashsalt": "oelm", "font.size": 9}):
-        figure = Figure(figsize=(11, 4.2), layout="constrained")
-        step, seconds, memory = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
-        _draw_step(step, results["step"])
-        _draw_growth(seconds, results["growth"], "seconds", 1.0, "processor seconds per step")
-        _draw_growth(memory, results["growth"], "bytes", 2.0**20, "memory of a step, MiB")
+        # Fixed margins: the solver of matplotlib's constrained layout differs in the last bits from call to call.
+        width = 4.2 * len(panels)
+        figure = Figure(figsize=(width, 4.2))
+        figure.subplots_adjust(left=1.1 / width, right=1 - 0.15 / width, bottom=0.24, top=0.92, wspace=0.42)
+        for axes, (kind, panel) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+            panel(axes, results[kind])
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None})
 
@@ -207,8 +215,22 @@ def _draw_step(axes: Axes, found: Sequence[Result]) -> None:
     axes.margins(x=0.12)
     axes.set_xlabel("time per step, ours = 1")
     axes.set_title("The training step")
-    if found:
-        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
+
+
+def _draw_methods(axes: Axes, found: Sequence[Result]) -> None:
+    bars = [(result["size"], name, arm) for result in found for name, arm in result["arms"].items()
+            if name != result["reference"]]  # fmt: skip
+    for row, (_, _, arm) in enumerate(bars):
+        axes.barh(row, 100 * arm["ceiling"], 0.7, color="0.85", label="could save" if row == 0 else None)
+        low, high = arm["saving_interval"] or (arm["saving"], arm["saving"])
+        errors = [[100 * (arm["saving"] - low)], [100 * (high - arm["saving"])]]
+        axes.barh(row, 100 * arm["saving"], 0.4, xerr=errors, color="C0", label="saves" if row == 0 else None)
+    axes.set_yticks(range(len(bars)), [f"{size}\n{name}" for size, name, _ in bars], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("% of the baseline's step")
+    axes.set_title("What a method saves")
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
 
 
 def _draw_growth(axes: Axes, found: Sequence[Result], cost: str, unit: float, label: str) -> None:
@@ -222,5 +244,4 @@ def _draw_growth(axes: Axes, found: Sequence[Result], cost: str, unit: float, la
     axes.set_xlabel("size, smallest = 1")
     axes.set_ylabel(label)
     axes.set_title("Growth, with fitted exponents")
-    if found:
-        axes.legend(fontsize=7)
+    axes.legend(fontsize=7)
