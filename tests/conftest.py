@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from oelm.record.environment import commit_of
 from oelm.record.schema import (
     DataRecord,
     EnvironmentRecord,
@@ -26,6 +27,9 @@ from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
 from oelm.study import Study
+
+COMMIT = commit_of(Path(__file__).parent.parent) or "0123456789abcdef"
+"""A commit that reports can find in the history, so that they do not mark the records."""
 
 try:
     import torch
@@ -97,7 +101,7 @@ def make_record() -> MakeRecord:
             "spec": bound,
             "environment": EnvironmentRecord(
                 oelm="0.1.0", python="3.11.7", torch="2.13.0", platform="Linux", device="A processor",
-                cores=2, commit="0123456789abcdef", dirty=False, command="oelm run study.py",
+                cores=2, commit=COMMIT, dirty=False, command="oelm run study.py",
             ),
             "started": "2026-01-01T00:00:00+00:00",
             "finished": "2026-01-01T00:10:00+00:00",

@@ -27,7 +27,7 @@ from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure
 from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import RunRecord
-from oelm.record.stages import Stage, by_declaration, is_settled, of_these_numerics, stage_of, standing
+from oelm.record.stages import Stage, by_declaration, in_order_of_counting, is_settled, of_these_numerics, stage_of
 from oelm.record.store import find_records
 from oelm.spec.data import DataSpec
 from oelm.spec.run import NUMERICS, declared, fingerprint
@@ -215,7 +215,7 @@ def _tuned_once(found: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored
 def _of_newest_bytes(evidence: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored]]:
     """Leave out what was done again after its data had been prepared anew, and what others did of our own runs."""
     settled = [item for item in evidence if is_settled(item.record) and item.record.numerics == NUMERICS]
-    newest = {fingerprint(declared(item.spec)): item for item in sorted(settled, key=lambda one: standing(one.record))}
+    newest = {fingerprint(declared(item.spec)): item for item in in_order_of_counting(settled, _record)}
     kept, outdated = [], []
     for item in evidence:
         last = newest.get(fingerprint(declared(item.spec)), item)
@@ -228,16 +228,20 @@ def _of_newest_bytes(evidence: Sequence[Evidence]) -> tuple[list[Evidence], list
 
 
 def _without_twins(study: Study, evidence: Sequence[Evidence]) -> tuple[dict[Place, Evidence], tuple[Ignored, ...]]:
-    """Keep one record per run, a complete one if there is any; the others are told."""
+    """Keep the one record per run that counts; the others are listed."""
     kept: dict[Place, Evidence] = {}
     twins = []
-    for item in sorted(evidence, key=lambda item: (item.record.status != "complete", item.directory)):
+    for item in reversed(in_order_of_counting(evidence, _record)):
         first = kept.setdefault((item.arm, cell_of(study, item.spec), item.spec.seed), item)
         if first is not item:
             differs = differences(meaning(item.spec), meaning(first.spec))
             twin = None if differs else first.directory
             twins.append(Ignored(item.directory, item.arm, item.spec.seed, differs, twin=twin))
     return kept, tuple(twins)
+
+
+def _record(item: Evidence) -> RunRecord:
+    return item.record
 
 
 def _tuning_gaps(study: Study, stage: Stage, tuning: Iterable[Evidence]) -> list[Gap]:

@@ -68,16 +68,6 @@ class Row:
         return next((item.record.parameters for item in self.evidence), None)
 
     @property
-    def dirty(self) -> bool:
-        """Whether some run came from a source tree with uncommitted changes."""
-        return any(item.record.environment.dirty for item in self.evidence)
-
-    @property
-    def imported(self) -> bool:
-        """Whether some run was made by another program."""
-        return any(item.record.imported for item in self.evidence)
-
-    @property
     def by_seed(self) -> dict[int, float]:
         """Seed -> cost."""
         return {item.spec.seed: cost for item, cost in zip(self.evidence, self.costs, strict=True)}

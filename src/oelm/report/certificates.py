@@ -12,7 +12,7 @@ from oelm.analysis.evidence import Cell, Evidence, shown
 from oelm.analysis.rows import Row
 from oelm.record.store import RECORD
 from oelm.report.document import Fold, Remark, Section
-from oelm.report.numbers import DIRTY, marks_of, shown_figure, shown_place
+from oelm.report.numbers import DIRTY, OUTSIDE_HISTORY, UNKNOWN_TREE, marks_of, shown_figure, shown_place
 from oelm.report.wording import Say
 
 MOST_REMARKS = 60
@@ -68,8 +68,9 @@ def _commit(item: Evidence, say: Say) -> str:
     environment = item.record.environment
     if environment.commit is None:
         return say("no_commit")
-    changed = f"{DIRTY} {say('uncommitted')}" if environment.dirty else ""
-    return f"{environment.commit[:12]} {changed}".strip()
+    words = {DIRTY: "uncommitted", UNKNOWN_TREE: "tree_unknown", OUTSIDE_HISTORY: "not_in_history"}
+    remarks = [f"{mark} {say(words[mark])}" for mark in marks_of(item.record) if mark in words]
+    return " ".join([environment.commit[:12], *remarks])
 
 
 def remark_sections(comparison: Comparison, root: Path, out: Path, say: Say) -> Iterator[Section]:

@@ -10,26 +10,40 @@ from oelm.analysis.evidence import Cell
 from oelm.analysis.measure import Judgement, Measure
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference, Interval, percent
+from oelm.record.environment import is_outside_history
 from oelm.record.schema import RunRecord
 from oelm.report.wording import Say
 
-ONE_SEED, DIRTY, IMPORTED = "†", "‡", "§"
+ONE_SEED, DIRTY, IMPORTED, UNKNOWN_TREE, OUTSIDE_HISTORY = "†", "‡", "§", "¶", "※"
+RUN_MARKS = {
+    DIRTY: "mark_dirty",
+    UNKNOWN_TREE: "mark_unknown_tree",
+    OUTSIDE_HISTORY: "mark_outside_history",
+    IMPORTED: "mark_imported",
+}
+"""The marks that a single run's figures can have, and the sentence that explains each."""
 
 
 def marks(row: Row) -> str:
-    """Return the marks of a row's figures: from one seed, from a dirty tree, from another program."""
+    """Return the marks of a row's figures: from one seed, and those of its runs."""
     single = len(row.evidence) == 1 or (row.difference is not None and row.difference.pairs == 1)
-    return ONE_SEED * single + DIRTY * row.dirty + IMPORTED * row.imported
+    found = "".join(marks_of(item.record) for item in row.evidence)
+    return ONE_SEED * single + "".join(mark for mark in RUN_MARKS if mark in found)
 
 
 def marks_of(record: RunRecord) -> str:
     """Return the marks of a single run's figures, without that of being single."""
-    return DIRTY * bool(record.environment.dirty) + IMPORTED * record.imported
+    environment = record.environment
+    if record.imported:
+        return IMPORTED
+    unknown = environment.commit is not None and environment.dirty is None
+    outside = is_outside_history(environment.commit)
+    return DIRTY * bool(environment.dirty) + UNKNOWN_TREE * unknown + OUTSIDE_HISTORY * outside
 
 
 def mark_notes(text: str, say: Say) -> Iterator[str]:
     """Explain the marks that stand in a text."""
-    for mark, key in {ONE_SEED: "mark_one_seed", DIRTY: "mark_dirty", IMPORTED: "mark_imported"}.items():
+    for mark, key in {ONE_SEED: "mark_one_seed", **RUN_MARKS}.items():
         if mark in text:
             yield say(key, mark=mark)
 

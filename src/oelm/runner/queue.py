@@ -14,7 +14,7 @@ from typing import Literal
 from oelm.errors import BadRecord, OelmError, UnknownName, UsageError
 from oelm.files import write_atomically
 from oelm.record.schema import RunRecord
-from oelm.record.stages import CHOICE, Stage, is_settled, of_these_numerics, stage_of, standing
+from oelm.record.stages import CHOICE, Stage, in_order_of_counting, is_settled, of_these_numerics, stage_of
 from oelm.record.store import RECORD, find_records, read_record, run_directory
 from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
@@ -80,7 +80,7 @@ class Board:
         found, bad = find_records(root) if root.is_dir() else ([], [])
         self.troubles = tuple(map(str, bad))
         given = find_jobs(root)
-        found.sort(key=lambda item: standing(item[1]))  # of two folders of one declared run the last one tells
+        found = in_order_of_counting(found, lambda item: item[1])
         keys = {directory: fingerprint(declared(record.spec)) for directory, record in found}
         self._directories = {keys[directory]: directory for directory, record in found if record.numerics == NUMERICS}
         complete = {directory for directory, record in found if record.status == "complete"}
