@@ -82,6 +82,8 @@ class SecondsRecord(Record):
     train: float
     validation: float
     checkpoint: float
+    processor: float | None = None
+    """Processor seconds of the leading process in training steps, over its threads; None in older records."""
     timed_steps: int | None = None
     """Steps that `train` is of: fewer than the run's where it continues a checkpoint of another program; None: all."""
 
@@ -182,6 +184,8 @@ class MetricRecord(Record):
     loss: float
     seconds: float
     """Training seconds so far, without validation and checkpoints."""
+    processor_seconds: float | None = None
+    """Processor seconds of the leading process so far, in training steps, over its threads; None in older curves."""
     learning_rate: float | None = None
     tokens_per_second: float | None = None
     accuracy: float | None = None

@@ -14,6 +14,7 @@ from oelm.analysis.evidence import Cell
 from oelm.analysis.rows import Row
 from oelm.report.certificates import evidence_section, named, remark_sections
 from oelm.report.document import Answer, Document, Section
+from oelm.report.equal import equal_section
 from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
 from oelm.report.price import price_sections
 from oelm.report.sections import (
@@ -71,6 +72,7 @@ def _optional(
     yield from ablation_section(comparison, lang)
     if not comparison.study.is_screen:
         yield convergence_section(comparison, curves, lang)
+        yield from equal_section(comparison, curves, lang)
     yield from tuning_section(comparison, out, lang)
     yield from cost_section(comparison, say)
 

@@ -68,6 +68,7 @@ class Recorder:
             seconds=SecondsRecord(
                 total=self.wall_seconds(),
                 train=progress.train_seconds,
+                processor=progress.processor_seconds,
                 validation=sum(progress.validation_seconds),
                 checkpoint=progress.checkpoint_seconds,
                 timed_steps=len(progress.step_seconds),
