@@ -109,11 +109,6 @@ class LayeredFamily(Architecture):
             for each in self.projections(model)
             if each.role in ("q", "k") and (method.sites is None or each.site in method.sites)
         ]
-        if method.init.same_heads and any(self.num_rotated(_attention_of(model, each)) for each in in_reach):
-            raise NotCarriedOut(
-                f"init.same_heads needs heads that rotary positions do not turn, and {self.name} models turn all of "
-                "them. Leave it off, or use a family with learned positions."
-            )
         if not repair.active():
             return
         from oelm.models.repaired_attention import refuse_sliding_cache, refuse_unmasked
@@ -176,10 +171,11 @@ class LayeredFamily(Architecture):
 
     def install(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:
         """Fold repairs into the weights and add the others to the attention function of `transformers`."""
-        repair = method.repair
-        if not repair.active():
+        repair, same = method.repair, method.init.same_heads
+        turned = [each for each in queries_and_keys if same and self.num_rotated(_attention_of(model, each))]
+        if not repair.active() and not turned:
             return
-        from oelm.models.repaired_attention import attention_name, install
+        from oelm.models.repaired_attention import attention_name, install, turn_back
 
         contents = {}
         for projection in queries_and_keys:
@@ -196,6 +192,13 @@ class LayeredFamily(Architecture):
             if repair.position_features and projection.site != "cross":
                 content = self._content(model, projection, repair, absent=absent)
                 contents[attention_name(projection)] = content
+        by_attention: dict[str, dict[str, Projection]] = {}
+        for projection in turned:
+            by_attention.setdefault(attention_name(projection), {})[projection.role] = projection
+        for name, roles in by_attention.items():
+            attention = model.get_submodule(name)
+            norms = {role: list(self.norms(attention, projection.role)) for role, projection in roles.items()}
+            turn_back(attention, roles, same, self.num_rotated(attention), norms)
         install(
             model,
             repair,
