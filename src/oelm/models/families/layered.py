@@ -6,11 +6,12 @@ the names of their classes, so that models of other families cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from math import gcd
+from types import MappingProxyType
 from typing import Any, cast
 
 from torch import nn
@@ -56,6 +57,8 @@ class LayeredFamily(Architecture):
     """Values of `model.config.model_type`."""
     layer_classes: frozenset[str]
     """Names of the classes of its layers."""
+    roles: Mapping[Role, str] = MappingProxyType({})
+    """Role -> path of its module, from the layer, where each role has a module of its own."""
     ffn: tuple[str, ...] = ()
     """Paths of the feed-forward maps, from the layer."""
     ffn_transposed = False
@@ -63,9 +66,12 @@ class LayeredFamily(Architecture):
     repairs = frozenset(RepairSpec.model_fields) - {"qk_norm"}
     can_remove_qk = True
 
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002  (for those who override it)
-        """Describe the attentions of one layer."""
-        raise NotCarriedOut(f"{type(self).__name__} does not describe its attentions; override attentions().")
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002  (for overriding classes)
+        """Describe the attentions of one layer: here one self-attention with a module for each of the `roles`."""
+        if not self.roles:
+            raise NotCarriedOut(f"{type(self).__name__} has no `roles`; name them, or override attentions().")
+        key_heads = getattr(config, "num_key_value_heads", None)
+        yield Attention("self", config.num_attention_heads, key_heads, paths=dict(self.roles))
 
     def matches(self, model: nn.Module) -> bool:
         """Tell whether the model's configuration is of this family."""
