@@ -22,6 +22,7 @@ TESTED_IN = {
     "__main__": "cli/test_dispatch", "files": "record/test_store", "inspection": "test_surgery",
     "cli/bench": "cli/test_dispatch", "cli/evaluate": "cli/test_verbs", "cli/export": "cli/test_verbs",
     "cli/generate": "cli/test_verbs", "cli/import_checkpoint": "cli/test_verbs", "cli/report": "cli/test_verbs",
+    "cli/show": "cli/test_archive", "cli/unpack": "cli/test_archive", "report/share": "cli/test_archive",
     "cli/run": "cli/test_verbs", "cli/train": "cli/test_verbs", "cli/train_task": "cli/test_tasks",
     "cli/prepare_task": "cli/test_tasks", "data/labelled_files": "cli/test_tasks",
     "data/questions": "runner/test_writing", "models/writer": "runner/test_writing",

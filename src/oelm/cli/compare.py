@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from oelm.analysis.published import contradictions_about, published_run
 from oelm.analysis.savings import Saving, savings
 from oelm.analysis.statistics import Difference, percent
 from oelm.cli.report import study_and_root
+from oelm.record.archive import opened, original
 from oelm.record.store import STUDY
 from oelm.study import Listing
 
@@ -48,17 +50,20 @@ class Arguments:
 def main(argv: list[str]) -> int:
     """Parse, compare, show."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm compare")
-    gathering = _gathered(arguments)
-    if arguments.json:
-        print(json.dumps(_plain(gathering), indent=1, ensure_ascii=False))
-        return 0
-    _show(gathering)
+    with ExitStack() as stack:
+        gathering = _gathered(arguments, lambda root: stack.enter_context(opened(root)))
+        if arguments.json:
+            print(json.dumps(_plain(gathering), indent=1, ensure_ascii=False))
+        else:
+            _show(gathering)
     return 0
 
 
-def _gathered(arguments: Arguments) -> Gathering:
+def _gathered(arguments: Arguments, readable: Callable[[Path], Path]) -> Gathering:
+    """Compare what the arguments name; `readable` turns a folder of archives into one of runs."""
     if len(arguments.paths) == 1 and _declares(arguments.paths[0]):
         study, root = study_and_root(arguments.paths[0], arguments.out, arguments.scale)
+        root = readable(root)
         if not isinstance(study, Listing):
             comparison = compare_folder(study, root, force=arguments.force)
             return Gathering((comparison,), (), comparison.unreadable)
@@ -67,7 +72,7 @@ def _gathered(arguments: Arguments) -> Gathering:
         found, unreadable = find_runs([root])
         members = list(listed_records(study, found).values())
         return gather(members, force=arguments.force, unreadable=unreadable)
-    found, unreadable = find_runs(arguments.paths)
+    found, unreadable = find_runs(list(map(readable, arguments.paths)))
     return gather(found, force=arguments.force, unreadable=unreadable)
 
 
@@ -121,8 +126,8 @@ def notes(comparison: Comparison) -> Iterator[str]:
     for gap in comparison.gaps:
         yield f"no figure: {gap.arm} with seed {gap.seed} ({gap.state})."
     for ignored in comparison.ignored:
-        why = f"repeats {ignored.twin}" if ignored.twin else f"departs in {', '.join(ignored.differs)}"
-        yield f"left out: {ignored.directory} {why}."
+        why = f"repeats {original(ignored.twin)}" if ignored.twin else f"departs in {', '.join(ignored.differs)}"
+        yield f"left out: {original(ignored.directory)} {why}."
 
 
 def _doubt(saving: Saving) -> str:
@@ -159,7 +164,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
                 "adjusted_p": row.adjusted,
                 "more_seeds": row.more_seeds,
                 "difference": _difference(row.difference, relative=relative),
-                "records": [str(item.directory) for item in row.evidence],
+                "records": [str(original(item.directory)) for item in row.evidence],
             }
             for row in comparison.rows
         ],

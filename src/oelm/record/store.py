@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
+from oelm.record.archive import archives_below
 from oelm.record.paths import study_without_paths
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
 from oelm.spec.run import NUMERICS, RunSpec, fingerprint
@@ -90,6 +91,8 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
             found.append((path.parent, read_record(path.parent)))
         except BadRecord as error:
             bad.append(error)
+    # Whoever reads archives opens them first. Without this line an archived study would look like one without runs.
+    bad += [BadRecord(f"{path} is an archive. Unpack it with `oelm unpack`.") for path in archives_below(root)]
     return found, bad
 
 

@@ -272,7 +272,8 @@ def _section(section: Section) -> Iterator[str]:
         yield "\n".join(map(_remark, section.remarks))
     if section.folds:
         yield "\n".join(
-            f"- {escaped(fold.title + ', ' if fold.title else '')}"
+            (f'- <a id="{html.escape(fold.anchor)}"></a>' if fold.anchor else "- ")
+            + (f"{escaped(fold.title)}, " if fold.title else "")
             + (f"[{escaped(fold.summary)}]({fold.href})" if fold.href else escaped(fold.summary))
             + "".join(f"; {escaped(term)} {escaped(value)}" for term, value, _ in fold.facts)
             for fold in section.folds

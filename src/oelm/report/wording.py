@@ -168,6 +168,15 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "Every figure above leads here, and from here to the record of its run.",
         "上文每个数字都链接到这里，再由这里链接到对应运行的记录。",
     ),
+    "evidence_show": (
+        "The records are in this folder's archive; `oelm show RECORD` prints one: `oelm show {example}`.",
+        "各条记录保存在本文件夹的归档中；`oelm show 记录号` 显示其中一条：`oelm show {example}`。",
+    ),
+    "show_run": ("{text} (`oelm show {run}`)", "{text}（查看：`oelm show {run}`）"),
+    "figure_on_demand": (
+        "`oelm report` on this folder draws the figure. {caption}",
+        "对本文件夹运行 `oelm report` 可绘制此图。{caption}",
+    ),
     "seed": ("seed", "种子"),
     "perplexity": ("perplexity", "困惑度"),
     "accuracy": ("accuracy", "准确率"),
