@@ -123,13 +123,18 @@ def conclude(study: AnyStudy, root: Path, lang: Language) -> None:
     from rich.console import Console
 
     from oelm.report.page import report_folder, write_report
+    from oelm.report.registration import registration_lines
     from oelm.report.typeset import terminal
+    from oelm.report.wording import wording
 
     out = report_folder(root, lang)
     written = write_report(study, root, out, lang)
     console = Console()
     for table in written.document.tables[:1]:
         console.print(terminal(table, study.question, console.width))
+    for comparison in written.comparisons if isinstance(study, Study) else ():
+        for line in registration_lines(comparison, wording(lang)):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     if isinstance(study, Study) and (sample := _sample(written.comparisons)):
         console.print(f"A sample of {study.reference} (from [...] on):\n{sample}\n", markup=False, highlight=False)
     console.print(f"page: {out / 'report.html'}", soft_wrap=True, highlight=False)

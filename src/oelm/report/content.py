@@ -16,6 +16,7 @@ from oelm.report.certificates import evidence_section, named, remark_sections
 from oelm.report.document import Answer, Document, Section
 from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
 from oelm.report.price import price_sections
+from oelm.report.registration import registration_lines, registration_sections
 from oelm.report.sections import (
     ablation_section,
     convergence_section,
@@ -49,6 +50,7 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
         *heads,
         *samples_section(comparison, say),
         *published_section(comparison, out, say, lang),
+        *registration_sections(comparison, root, out, say),
         *evidence_section(comparison, out, say),
         *remark_sections(comparison, root, out, say),
     ]
@@ -79,7 +81,8 @@ def verdict_section(comparison: Comparison, say: Say) -> Section:
     """Answer the question in plain words."""
     judged = () if comparison.study.is_screen else comparison.rows
     answers = tuple(answer(comparison, row, say) for row in judged if row.verdict)
-    return Section("verdict", say("heading_verdict"), tuple(_lead(comparison, say)), answers=answers)
+    lead = (*_lead(comparison, say), *registration_lines(comparison, say))
+    return Section("verdict", say("heading_verdict"), lead, answers=answers)
 
 
 def table_section(comparison: Comparison, noise: Noise, say: Say) -> Section:
