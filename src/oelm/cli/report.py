@@ -36,6 +36,9 @@ class Arguments:
     """Language of the report; the Chinese one lies beside the English one, in report-zh."""
     keep: Path | None = None
     """Copy the runs' light files (no weights, no paths of this machine) here, to be committed: docs/results/fair."""
+    unseal: bool = False
+    """First score the final weights of the study's confirming runs on the sealed split of their data (oelm prepare
+    --seal). This works once, for a registered study that is done; the result is unsealed.json."""
     all: bool = False
     """The final report: claims, trends and statistics over all studies."""
 
@@ -43,11 +46,17 @@ class Arguments:
 def main(argv: list[str]) -> int:
     """Parse and write."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm report")
+    if arguments.all and arguments.unseal:
+        raise UsageError("--unseal opens the sealed split of one study. Give that study, without --all.")
     if arguments.all:
         return _final(arguments)
     if arguments.study is None:
         raise UsageError("which study? Give the file that declares it, a folder of its runs, or --all.")
     study, root = study_and_root(arguments.study, arguments.out, arguments.scale)
+    if arguments.unseal:
+        from oelm.runner.unseal import unseal
+
+        unseal(study, root, say=print)
     if arguments.keep is not None:
         _keep(study, root, arguments.keep)
         root = arguments.keep

@@ -17,6 +17,7 @@ from oelm.report.document import Answer, Document, Section
 from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
 from oelm.report.price import price_sections
 from oelm.report.registration import registration_lines, registration_sections
+from oelm.report.sealed import sealed_section
 from oelm.report.sections import (
     ablation_section,
     convergence_section,
@@ -50,6 +51,7 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
         *heads,
         *samples_section(comparison, say),
         *published_section(comparison, out, say, lang),
+        *sealed_section(comparison, root, say),
         *registration_sections(comparison, root, out, say),
         *evidence_section(comparison, out, say),
         *remark_sections(comparison, root, out, say),

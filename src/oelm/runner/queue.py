@@ -168,6 +168,11 @@ class Board:
         if isinstance(study, Study) and is_registrable(study) and self._confirms(entry):
             register(self.root, study, self.stage.choice)
 
+    @property
+    def confirming(self) -> list[Entry]:
+        """The runs of the last stage; none while a study is tuned."""
+        return [entry for entry in self.entries if self._confirms(entry)]
+
     def _confirms(self, entry: Entry) -> bool:
         key = fingerprint(declared(entry.run))
         return any(fingerprint(run) == key for run in self.stage.confirm)
