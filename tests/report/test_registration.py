@@ -6,10 +6,14 @@ import sys
 
 import pytest
 
+from oelm.analysis.compare import compare_folder
 from oelm.cli import dispatch
 from oelm.record.registration import register
+from oelm.record.stages import stage_of
 from oelm.record.store import REGISTERED, STUDY, read_record, write_record, write_study
 from oelm.report.page import write_report
+from oelm.report.server.folder import Folder
+from oelm.report.server.index import Index
 
 
 @pytest.fixture
@@ -64,6 +68,38 @@ def test_compare_prints_the_registration_for_machines(reported, tmp_path, capsys
     (comparison,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert comparison["registration"]["changed"] == {}
     assert len(comparison["registration"]["older_runs"]) == 1
+
+
+def test_confirming_runs_that_are_still_to_be_scored_are_not_judged_on_validation(study, tmp_path, write_run):
+    for run in study.runs():
+        folder = write_run(run.model_copy(update={"scores_test": False}))
+        record = read_record(folder)
+        write_record(folder, record.model_copy(update={"result": record.result.model_copy(update={"test_loss": None})}))
+    comparison = compare_folder(study, tmp_path / "runs")
+    assert comparison.judged == "test"
+    assert {gap.state for gap in comparison.gaps} == {"unmeasured"}
+    assert len(comparison.gaps) == 6
+
+
+def test_a_screen_says_nothing_about_registration(tuned_study, tmp_path, write_run):
+    screen = tuned_study(seeds=())
+    for run in stage_of(screen, {}).tune:
+        write_run(run)
+    write_report(screen, tmp_path / "runs", tmp_path / "out")
+    assert "egistered" not in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_the_index_of_the_server_hides_the_test_figures_of_tuning_runs(tuned_study, tmp_path, write_run):
+    study = tuned_study()
+    for run in stage_of(study, {}).tune:
+        write_run(run)  # a record from before tuning runs left the test split alone
+    write_run(study.confirming(lambda _cell, _arm: {})[0])
+    write_study(tmp_path / "runs", study)
+    index = Index(Folder(tmp_path))
+    index.look()
+    shown = {row["seed"]: row["test_perplexity"] for row in index.changes("", 0).rows}
+    assert shown[100] is None
+    assert shown[0] is not None
 
 
 def test_report_does_not_import_torch(reported, tmp_path):

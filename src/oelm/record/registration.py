@@ -25,7 +25,7 @@ from oelm.record.environment import commit_of, is_dirty, source_tree
 from oelm.record.paths import study_without_paths
 from oelm.record.schema import Record, RunRecord
 from oelm.record.stages import ChoiceRecord
-from oelm.record.store import REGISTERED
+from oelm.record.store import REGISTERED, write_study
 from oelm.spec.base import NoEffect, Spec, digest
 from oelm.study import AnyStudy, Listing, Study
 
@@ -126,6 +126,7 @@ def register(
             choice=choice,
             margin_resolved=margin_resolved,
         )
+        write_study(root, study)  # the same declaration for readers, also if the file was edited in the meantime
         write_once(root / REGISTERED, mine.model_dump_json(indent=1) + "\n")
         record = read_registration(root) or mine
     refuse_changed(root, study, record)

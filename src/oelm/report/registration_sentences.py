@@ -44,6 +44,13 @@ REGISTRATION: dict[str, tuple[str, str]] = {
     "looks_evaluations": ("{count} by oelm evaluate", "oelm evaluate {count} 次"),
     "comma": (", ", "，"),
     "semicolon": ("; ", "；"),
+    # Files
+    "file_registered": (
+        "what the study declared before its first confirming run, written once",
+        "研究在首次确认运行之前的声明，只写一次",
+    ),
+    "file_looks": ("when oelm evaluate scored the test split", "oelm evaluate 在测试集上评分的时间"),
+    "file_unsealed": ("the scores on a sealed split, opened once", "在封存划分上的得分，只开启一次"),
     # The sealed split
     "heading_sealed": ("On the sealed split", "在封存的划分上"),
     "sealed_note": (
