@@ -24,7 +24,7 @@ def test_looks_are_counted_by_study_and_arm(study, tmp_path, write_run):
     write_study(root, study)
     note_look(directory, "c0ffee", "latest")
     note_look(directory / "checkpoints" / "best", "c0ffee", "best")
-    (split,) = looks_at(root, "tiny", ["c0ffee"])
+    (split,) = looks_at(root, "tiny", ["c0ffee"], [])
     assert split.total == 8
     assert numbers(split) == {"tiny": (8, 2, 3, 2)}
 
@@ -40,14 +40,14 @@ def test_a_run_that_two_studies_share_is_one_look_and_the_own_studys(study, tmp_
     plain = json.loads((extra / RECORD).read_text())
     plain["finished"] = "2026-02-01T00:00:00+00:00"  # done once more by the other study
     (extra / RECORD).write_text(json.dumps(plain))
-    (split,) = looks_at(root, "tiny", ["c0ffee"])
+    (split,) = looks_at(root, "tiny", ["c0ffee"], [])
     assert {name: count for name, (count, *_) in numbers(split).items()} == {"tiny": 6, "other": 1}
     assert next(iter(numbers(split))) == "tiny"
 
 
 def test_runs_without_a_figure_on_test_do_not_count(study, tmp_path, write_run):
     write_run(study.runs()[0], status="interrupted", result=None)
-    assert looks_at(tmp_path / "runs", "tiny", ["c0ffee"]) == []
+    assert looks_at(tmp_path / "runs", "tiny", ["c0ffee"], []) == []
 
 
 def test_a_look_that_cannot_be_written_down_is_refused(tmp_path):
@@ -59,6 +59,21 @@ def test_torn_lines_are_told(tmp_path):
     (tmp_path / LOOKS).write_text('{"time"')
     with pytest.raises(BadRecord, match="not a list of looks"):
         read_looks(tmp_path)
+
+
+def test_what_cannot_be_read_next_door_is_told_in_the_report(study, tmp_path, write_run):
+    for run in study.runs():
+        directory = write_run(run, loss=1.5 + 0.01 * run.seed)
+    write_study(tmp_path / "other", study)
+    shutil.copytree(directory, tmp_path / "other" / directory.name)
+    (tmp_path / "other" / directory.name / LOOKS).write_text("{")
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / RECORD).write_text("{")
+    write_report(study, tmp_path / "runs", tmp_path / "en")
+    page = (tmp_path / "en" / "report.md").read_text()
+    assert "6 by this study" in page
+    assert "is not a list of looks at a test split" in page
+    assert "alone/record.json is not whole JSON" in page
 
 
 def test_the_report_prints_the_looks_in_both_languages(study, tmp_path, write_run):

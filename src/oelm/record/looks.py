@@ -123,12 +123,15 @@ def read_looks(run: Path) -> list[LookRecord]:
         raise BadRecord(f"{path} is not a list of looks at a test split: {error.errors()[0]['msg']}.") from error
 
 
-def looks_at(root: Path, study: str, checksums: Collection[str]) -> list[SplitLooks]:
-    """Count the looks at some test splits by the `study` in `root` and by its neighbours, the folders next to it."""
+def looks_at(root: Path, study: str, checksums: Collection[str], complaints: list[str]) -> list[SplitLooks]:
+    """Count the looks at some test splits by the `study` in `root` and by its neighbours, the folders next to it.
+
+    What cannot be read, and so may hide a look, is added to `complaints`.
+    """
     found: dict[str, dict[tuple[object, ...], Look]] = {checksum: {} for checksum in checksums}
     corpora: dict[str, str] = {}
-    for name, run, record in _neighbours(root, study):
-        for checksum, key, look in _looks_of(name, run, record):
+    for name, run, record in _neighbours(root, study, complaints):
+        for checksum, key, look in _looks_of(name, run, record, complaints):
             if checksum in found:
                 found[checksum].setdefault(key, look)
                 corpora.setdefault(checksum, record.spec.data.corpus)
@@ -140,17 +143,19 @@ def _by_study(looks: list[Look]) -> tuple[StudyLooks, ...]:
     return tuple(StudyLooks(name, tuple(look for look in looks if look.study == name)) for name in names)
 
 
-def _neighbours(root: Path, study: str) -> Iterator[tuple[str | None, Path, RunRecord]]:
-    """Yield every readable record of the study in `root`, then those of the studies and single runs next to it."""
-    yield from ((study, run, record) for run, record in find_records(root)[0])
-    for folder in sorted(folder for folder in root.absolute().parent.iterdir() if folder != root.absolute()):
-        if (folder / STUDY).is_file():
-            yield from ((_name(folder), run, record) for run, record in find_records(folder)[0])
+def _neighbours(root: Path, study: str, complaints: list[str]) -> Iterator[tuple[str | None, Path, RunRecord]]:
+    """Yield every record of the study in `root`, then those of the studies and single runs next to it."""
+    own = root if root.name not in ("", "..") else root.resolve()
+    for folder in (own, *sorted(folder for folder in own.parent.iterdir() if folder != own)):
+        if folder == own or (folder / STUDY).is_file():
+            found, bad = find_records(folder)
+            complaints += map(str, bad)
+            yield from ((study if folder == own else _name(folder), run, record) for run, record in found)
         elif (folder / RECORD).is_file():
             try:
                 yield None, folder, read_record(folder)
-            except BadRecord:  # told by the report of whoever it belongs to
-                continue
+            except BadRecord as error:
+                complaints.append(str(error))
 
 
 def _name(folder: Path) -> str:
@@ -161,7 +166,9 @@ def _name(folder: Path) -> str:
         return folder.name
 
 
-def _looks_of(study: str | None, run: Path, record: RunRecord) -> Iterator[tuple[str, tuple[object, ...], Look]]:
+def _looks_of(
+    study: str | None, run: Path, record: RunRecord, complaints: list[str]
+) -> Iterator[tuple[str, tuple[object, ...], Look]]:
     spec, result = record.spec, record.result
     if record.status == "complete" and record.data and result and result.test_loss is not None and not record.imported:
         yield (
@@ -169,6 +176,9 @@ def _looks_of(study: str | None, run: Path, record: RunRecord) -> Iterator[tuple
             (record.fingerprint, record.finished),
             Look(study, spec.arm, spec.seed, evaluation=False),
         )
-    for noted in read_looks(run):
-        once = (record.fingerprint, noted.time, noted.checkpoint)
-        yield noted.checksum, once, Look(study, spec.arm, spec.seed, evaluation=True)
+    try:
+        for noted in read_looks(run):
+            once = (record.fingerprint, noted.time, noted.checkpoint)
+            yield noted.checksum, once, Look(study, spec.arm, spec.seed, evaluation=True)
+    except BadRecord as error:
+        complaints.append(str(error))

@@ -42,6 +42,7 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
     noise, complaints = noise_of(comparison)
     curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
     heads = heads_sections(comparison, complaints, lang)
+    declared = list(registration_sections(comparison, root, out, complaints, say))
     comparison = replace(comparison, unreadable=tuple(dict.fromkeys([*comparison.unreadable, *complaints])))
     tables = [] if comparison.study.is_screen else [table_section(comparison, noise, say)]
     sections = [
@@ -52,7 +53,7 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
         *samples_section(comparison, say),
         *published_section(comparison, out, say, lang),
         *sealed_section(comparison, root, say),
-        *registration_sections(comparison, root, out, say),
+        *declared,
         *evidence_section(comparison, out, say),
         *remark_sections(comparison, root, out, say),
     ]

@@ -42,7 +42,9 @@ def commit_in_words(record: RegistrationRecord, say: Say) -> str:
     return f"{commit} ({say('uncommitted')})" if record.dirty else commit
 
 
-def registration_sections(comparison: Comparison, root: Path, out: Path, say: Say) -> Iterator[Section]:
+def registration_sections(
+    comparison: Comparison, root: Path, out: Path, complaints: list[str], say: Say
+) -> Iterator[Section]:
     """Name the registered digest and every older run, and count the looks at the test split."""
     found = comparison.registration
     if found and found.record and not comparison.study.is_screen:
@@ -58,7 +60,7 @@ def registration_sections(comparison: Comparison, root: Path, out: Path, say: Sa
         yield Section("registration", say("heading_registration"), (digest,), remarks=older)
     records = [*(run for _, run in comparison.confirming), *(item.record for item in comparison.tuning)]
     checksums = dict.fromkeys(run.data.checksum for run in records if run.data and run.data.tokens.get("test"))
-    if looks := looks_at(root, comparison.study.name, checksums):
+    if looks := looks_at(root, comparison.study.name, checksums, complaints):
         own = comparison.study.name
         yield Section("looks", say("heading_looks"), tuple(_looks(split, own, say) for split in looks))
 

@@ -99,6 +99,8 @@ def _finished(study: AnyStudy, root: Path) -> list[_Finished]:
         )
     if not entries:
         raise Sealed(f"{study.name} is still tuning, so there is nothing to score. `oelm run` completes it.")
+    if not any(entry.state == "complete" for entry in entries):
+        raise Sealed(f"every confirming run of {study.name} diverged, so there is nothing to score.")
     done = [(entry.directory, entry.record) for entry in entries if entry.state == "complete"]
     return [
         _Finished(directory, record, _weights(directory, record), _data_folder(record))
