@@ -134,7 +134,7 @@ class Study(Spec):
     def tuning(self, cell: Setting, grid: Mapping[str, Sequence[Any]]) -> list[RunSpec]:
         """Expand the first stage in one cell: arms within grid points within tuning seeds."""
         return [
-            self._run(arm, {**cell, **point}, seed)
+            self._run(arm, {**cell, **point}, seed, scores_test=False)
             for seed in self.tuning_seeds
             for point in _product(grid)
             for arm in self.arms
@@ -161,8 +161,9 @@ class Study(Spec):
             )
         return distinct(self.name, self.confirming(lambda _cell, _arm: {}))
 
-    def _run(self, arm: Arm, values: Setting, seed: int) -> RunSpec:
-        run = self.base.model_copy(update={"arm": arm.name, "method": arm.method, "seed": seed})
+    def _run(self, arm: Arm, values: Setting, seed: int, *, scores_test: bool = True) -> RunSpec:
+        own = {"arm": arm.name, "method": arm.method, "seed": seed, "scores_test": scores_test}
+        run = self.base.model_copy(update=own)
         return replaced(run, {**{f"model.{name}": value for name, value in arm.model.items()}, **values})
 
 

@@ -18,7 +18,17 @@ from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.report.wording import SENTENCES, wording
 
-UNTRANSLATED = {"percent", "none", "join", "of", "ledger_join", "ledger_one", "ledger_one_plain"}  # signs, not words
+UNTRANSLATED = {
+    "percent",
+    "none",
+    "join",
+    "comma",
+    "semicolon",
+    "of",
+    "ledger_join",
+    "ledger_one",
+    "ledger_one_plain",
+}  # signs, not words
 
 
 def gaps(sentence: str) -> set[str]:

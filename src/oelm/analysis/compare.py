@@ -26,6 +26,7 @@ from oelm.analysis.fairness import check, complaints
 from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure_of
 from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError
+from oelm.record.registration import Registration, registration_of
 from oelm.record.schema import RunRecord
 from oelm.record.stages import Stage, by_declaration, in_order_of_counting, is_settled, of_these_numerics, stage_of
 from oelm.record.store import find_records
@@ -83,6 +84,8 @@ class Comparison:
     unfair: tuple[str, ...] = ()
     """What should have stopped a comparison that was forced."""
     unreadable: tuple[str, ...] = ()
+    registration: Registration | None = None
+    """What was declared before the first confirming run; None for runs that no folder of a study holds."""
 
     @property
     def judged(self) -> Judged:
@@ -99,6 +102,13 @@ class Comparison:
         """Whether it is of probes, which say why, and nothing about text or labels."""
         data = self.study.base.data
         return isinstance(data, DataSpec) and data.probe is not None
+
+    @property
+    def confirming(self) -> list[Found]:
+        """The records of confirming runs, with a figure or without."""
+        gaps = [gap.evidence for gap in self.gaps if gap.evidence and len(gap.cell) == len(self.study.axes)]
+        evidence = [*(item for row in self.rows for item in row.evidence), *gaps]
+        return [(item.directory, item.record) for item in evidence]
 
     def row(self, arm: str, cell: Cell) -> Row:
         """Return an arm's row at a place on the axes."""
@@ -118,6 +128,7 @@ def compare_folder(study: Study, root: Path, *, force: bool = False) -> Comparis
     comparison = compare(study, members, force=force)
     return replace(
         comparison,
+        registration=registration_of(root, study, comparison.stage.choice, comparison.confirming),
         ignored=(*comparison.ignored, *ignored),
         unreadable=tuple(str(error) for error in bad),
     )
@@ -152,7 +163,9 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False, gath
     if not force:
         check(study, stage.confirm, evidence, tuning, gathered=gathered)
     kept, twins = _without_twins(study, evidence)
-    measure = measure_of(study.base.data, [item.record.result for item in kept.values()])
+    # A run that is still to be scored says nothing about whether its data have a test split.
+    results = [item.record.result for item in kept.values() if gathered or not item.record.is_unscored]
+    measure = measure_of(study.base.data, results)
     margin = margin_of(measure, study.margin)
     places = dict.fromkeys([*((run.arm, cell_of(study, run), run.seed) for run in stage.confirm), *kept])
     states = {place: _state(kept.get(place), measure) for place in places}

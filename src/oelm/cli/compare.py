@@ -154,6 +154,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "measure": comparison.measure.name,
         "split": comparison.judged,
         "unfair": list(comparison.unfair),
+        "registration": _registration(comparison),
         "arms": [
             {
                 "arm": row.arm,
@@ -181,6 +182,18 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         ],
         "savings": [asdict(saving) | {"unexplained": saving.unexplained} for saving in savings(comparison)],
         "notes": list(notes(comparison)),
+    }
+
+
+def _registration(comparison: Comparison) -> dict[str, Any] | None:
+    """Return what was registered; None where nothing was, as for a screen or for runs gathered from anywhere."""
+    found = comparison.registration
+    if found is None or found.record is None:
+        return None
+    return {
+        **found.record.model_dump(mode="json", include={"digest", "registered", "commit", "dirty", "margin_resolved"}),
+        "changed": {field: {"registered": before, "now": now} for field, before, now in found.changed},
+        "older_runs": [str(directory) for directory, _ in found.older],
     }
 
 

@@ -31,18 +31,20 @@ def link(directory: Path, out: Path) -> str:
 
 def evidence_section(comparison: Comparison, out: Path, say: Say) -> Iterator[Section]:
     """List where every number of the table was born."""
+    older = {run.fingerprint for _, run in comparison.registration.older} if comparison.registration else set()
     folds = [
-        fold for number, row in enumerate(comparison.rows, 1) for fold in _certificates(row, number, out, say)
+        fold for number, row in enumerate(comparison.rows, 1) for fold in _certificates(row, number, older, out, say)
     ]  # fmt: skip
     if folds:
         yield Section("evidence", say("heading_evidence"), (say("evidence_note"),), folds=tuple(folds))
 
 
-def _certificates(row: Row, number: int, out: Path, say: Say) -> Iterator[Fold]:
+def _certificates(row: Row, number: int, older: set[str], out: Path, say: Say) -> Iterator[Fold]:
     for place, (item, cost) in enumerate(zip(row.evidence, row.costs, strict=True)):
         figure = shown_figure(row.measure.figure(cost), row.measure, say) + marks_of(item.record)
         heading = {"title": named(row.arm, row.cell), "title_anchor": f"evidence-{number}"} if place == 0 else {}
         summary = f"{say('seed')} {item.spec.seed}: {say(row.measure.name)} {figure}"
+        summary += f" ({say('older_run')})" if item.record.fingerprint in older else ""
         yield certificate(item, summary, out, say, **heading)
 
 

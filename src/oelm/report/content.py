@@ -17,6 +17,8 @@ from oelm.report.document import Answer, Document, Section
 from oelm.report.equal import equal_section
 from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
 from oelm.report.price import price_sections
+from oelm.report.registration import registration_lines, registration_sections
+from oelm.report.sealed import sealed_section
 from oelm.report.sections import (
     ablation_section,
     convergence_section,
@@ -41,6 +43,7 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
     noise, complaints = noise_of(comparison)
     curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
     heads = heads_sections(comparison, complaints, lang)
+    declared = list(registration_sections(comparison, root, out, complaints, say))
     comparison = replace(comparison, unreadable=tuple(dict.fromkeys([*comparison.unreadable, *complaints])))
     tables = [] if comparison.study.is_screen else [table_section(comparison, noise, say)]
     sections = [
@@ -50,6 +53,8 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
         *heads,
         *samples_section(comparison, say),
         *published_section(comparison, out, say, lang),
+        *sealed_section(comparison, root, say),
+        *declared,
         *evidence_section(comparison, out, say),
         *remark_sections(comparison, root, out, say),
     ]
@@ -81,7 +86,8 @@ def verdict_section(comparison: Comparison, say: Say) -> Section:
     """Answer the question in plain words."""
     judged = () if comparison.study.is_screen else comparison.rows
     answers = tuple(answer(comparison, row, say) for row in judged if row.verdict)
-    return Section("verdict", say("heading_verdict"), tuple(_lead(comparison, say)), answers=answers)
+    lead = (*_lead(comparison, say), *registration_lines(comparison, say))
+    return Section("verdict", say("heading_verdict"), lead, answers=answers)
 
 
 def table_section(comparison: Comparison, noise: Noise, say: Say) -> Section:

@@ -40,8 +40,9 @@ class Recorder:
         self._started = _now()
         if (self.directory / RECORD).exists():
             before = read_record(self.directory)
-            self._started = before.started
-            self._earlier_seconds = before.seconds.total if before.seconds else 0.0
+            if before.status != "complete" or (self.directory / "checkpoints").is_dir():  # else it is trained again
+                self._started = before.started
+                self._earlier_seconds = before.seconds.total if before.seconds else 0.0
 
     def wall_seconds(self) -> float:
         """Return the wall time of the run so far, over all its sessions."""
