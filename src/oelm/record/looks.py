@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from oelm.errors import BadRecord, UsageError
 from oelm.files import append_line
+from oelm.record.archive import opened_with_neighbours
 from oelm.record.environment import commit_of, source_tree
 from oelm.record.schema import Record, RunRecord
 from oelm.record.store import LOOKS, RECORD, STUDY, find_records, read_record
@@ -130,11 +131,12 @@ def looks_at(root: Path, study: str, checksums: Collection[str], complaints: lis
     """
     found: dict[str, dict[tuple[object, ...], Look]] = {checksum: {} for checksum in checksums}
     corpora: dict[str, str] = {}
-    for name, run, record in _neighbours(root, study, complaints):
-        for checksum, key, look in _looks_of(name, run, record, complaints):
-            if checksum in found:
-                found[checksum].setdefault(key, look)
-                corpora.setdefault(checksum, record.spec.data.corpus)
+    with opened_with_neighbours(root) as own:
+        for name, run, record in _neighbours(own, study, complaints):
+            for checksum, key, look in _looks_of(name, run, record, complaints):
+                if checksum in found:
+                    found[checksum].setdefault(key, look)
+                    corpora.setdefault(checksum, record.spec.data.corpus)
     return [SplitLooks(corpora.get(one, ""), one, _by_study(list(its.values()))) for one, its in found.items() if its]
 
 
@@ -145,12 +147,11 @@ def _by_study(looks: list[Look]) -> tuple[StudyLooks, ...]:
 
 def _neighbours(root: Path, study: str, complaints: list[str]) -> Iterator[tuple[str | None, Path, RunRecord]]:
     """Yield every record of the study in `root`, then those of the studies and single runs next to it."""
-    own = root if root.name not in ("", "..") else root.resolve()
-    for folder in (own, *sorted(folder for folder in own.parent.iterdir() if folder != own)):
-        if folder == own or (folder / STUDY).is_file():
+    for folder in (root, *sorted(folder for folder in root.parent.iterdir() if folder != root)):
+        if folder == root or (folder / STUDY).is_file():
             found, bad = find_records(folder)
             complaints += map(str, bad)
-            yield from ((study if folder == own else _name(folder), run, record) for run, record in found)
+            yield from ((study if folder == root else _name(folder), run, record) for run, record in found)
         elif (folder / RECORD).is_file():
             try:
                 yield None, folder, read_record(folder)
