@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oelm.errors import UsageError
-from oelm.record.attention import ATTENTION
+from oelm.record.attention import ATTENTION, LOGIT_VARIANCE
 from oelm.record.losses import TEST_LOSSES
 from oelm.record.paths import record_without_paths
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE
 from oelm.record.store import METRICS, SAMPLES, TIMING, write_record, write_study
+from oelm.record.window_losses import WINDOW_LOSSES
 from oelm.study import AnyStudy
 
-LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES)
+LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES, WINDOW_LOSSES, LOGIT_VARIANCE)
 
 
 def keep(study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], target: Path) -> int:
