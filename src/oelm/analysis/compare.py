@@ -6,11 +6,13 @@ cannot be read is told in words, and all of them are part of the comparison.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from oelm.analysis.content import content_margin
 from oelm.analysis.evidence import (
     MACHINE,
     Cell,
@@ -72,7 +74,7 @@ class Comparison:
     stage: Stage
     measure: Measure
     margin: float
-    """The largest allowed difference of cost."""
+    """The largest allowed difference of cost; not a number while tuning has yet to fix it (margin="content")."""
     rows: tuple[Row, ...]
     gaps: tuple[Gap, ...]
     ignored: tuple[Ignored, ...]
@@ -109,13 +111,15 @@ class Comparison:
         return self.row(self.study.reference, cell)
 
 
-def compare_folder(study: Study, root: Path, *, force: bool = False) -> Comparison:
+def compare_folder(
+    study: Study, root: Path, *, force: bool = False, registered_margin: float | None = None
+) -> Comparison:
     """Compare the study's runs among all records below a folder; the other records are listed as ignored."""
     if not root.is_dir():
         raise UsageError(f"{root} is no folder, so no run of study {study.name!r} is there. Run it first.")
     found, bad = find_records(root)
     members, ignored = select(study, found)
-    comparison = compare(study, members, force=force)
+    comparison = compare(study, members, force=force, registered_margin=registered_margin)
     return replace(
         comparison,
         ignored=(*comparison.ignored, *ignored),
@@ -137,8 +141,17 @@ def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Igno
     return members, ignored
 
 
-def compare(study: Study, records: Iterable[Found], *, force: bool = False, gathered: bool = False) -> Comparison:
+def compare(
+    study: Study,
+    records: Iterable[Found],
+    *,
+    force: bool = False,
+    gathered: bool = False,
+    registered_margin: float | None = None,
+) -> Comparison:
     """Compare records that are all meant for this study, or that it was `gathered` from.
+
+    `registered_margin` is that of `margin="content"`, in nats, as it was fixed when tuning ended; None: computed here.
 
     Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis, tuned or
     seed, in `numerics`, or in their data. With `force` the reasons are kept with the comparison instead.
@@ -153,7 +166,7 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False, gath
         check(study, stage.confirm, evidence, tuning, gathered=gathered)
     kept, twins = _without_twins(study, evidence)
     measure = measure_of(study.base.data, [item.record.result for item in kept.values()])
-    margin = margin_of(measure, study.margin)
+    margin = _margin(study, measure, stage, [item.record for item in tuning], registered_margin)
     places = dict.fromkeys([*((run.arm, cell_of(study, run), run.seed) for run in stage.confirm), *kept])
     states = {place: _state(kept.get(place), measure) for place in places}
     gaps = tuple(
@@ -170,6 +183,16 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False, gath
         (*twins, *repeated, *outdated), tuple(tuning),
         _mixed(whole.values()), unfair,
     )  # fmt: skip
+
+
+def _margin(
+    study: Study, measure: Measure, stage: Stage, tuning: Sequence[RunRecord], registered: float | None
+) -> float:
+    if study.margin != "content":
+        return margin_of(measure, study.margin)
+    if registered is not None:
+        return registered
+    return content_margin(study, tuning) if stage.choice else math.nan
 
 
 def _assigned(study: Study, stage: Stage, records: Iterable[Found]) -> tuple[list[Evidence], list[Evidence]]:
