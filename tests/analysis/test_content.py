@@ -118,7 +118,7 @@ def test_the_margin_is_half_the_lower_bound_of_the_worth_in_tuning(tuned_study: 
     study = tuned(tuned_study)
     found = records_of(study, make_record, worth={100: 0.30, 101: 0.32}, stages=("tune",))
     bound = 0.31 - stats.t.ppf(0.95, 1) * 0.01  # the standard error of 0.30 and 0.32
-    assert content_margin(study, [record for _, record in found]) == pytest.approx(bound / 2)
+    assert content_margin(study, [record for _, record in found]) == pytest.approx(100 * math.expm1(bound / 2))
 
 
 def test_comparisons_use_the_margin_of_tuning_and_a_registered_one_before_it(
@@ -129,9 +129,9 @@ def test_comparisons_use_the_margin_of_tuning_and_a_registered_one_before_it(
     found = records_of(study, make_record, worth=worth, stages=("tune", "confirm"))
     tuning = [record for _, record in found if record.spec.seed >= 100]
     comparison = compare(study, found)
-    assert comparison.margin == pytest.approx(content_margin(study, tuning))
+    assert comparison.margin == pytest.approx(math.log1p(content_margin(study, tuning) / 100))
     assert comparison.margin < 0.2, "the confirming runs have no say in it"
-    assert compare(study, found, registered_margin=0.042).margin == 0.042
+    assert compare(study, found, registered_margin=4.2).margin == pytest.approx(math.log1p(0.042))
     before = records_of(study, make_record, worth=worth, stages=("tune",))[:3]
     assert math.isnan(compare(study, before).margin), "tuning has not fixed it yet"
 

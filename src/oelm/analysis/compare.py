@@ -151,7 +151,8 @@ def compare(
 ) -> Comparison:
     """Compare records that are all meant for this study, or that it was `gathered` from.
 
-    `registered_margin` is that of `margin="content"`, in nats, as it was fixed when tuning ended; None: computed here.
+    `registered_margin` is that of `margin="content"`, in percent, as it was fixed when tuning ended; None: computed
+    from the tuning records.
 
     Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis, tuned or
     seed, in `numerics`, or in their data. With `force` the reasons are kept with the comparison instead.
@@ -190,9 +191,9 @@ def _margin(
 ) -> float:
     if study.margin != "content":
         return margin_of(measure, study.margin)
-    if registered is not None:
-        return registered
-    return content_margin(study, tuning) if stage.choice else math.nan
+    if registered is None and stage.choice is None:
+        return math.nan
+    return margin_of(measure, content_margin(study, tuning) if registered is None else registered)
 
 
 def _assigned(study: Study, stage: Stage, records: Iterable[Found]) -> tuple[list[Evidence], list[Evidence]]:

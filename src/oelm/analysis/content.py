@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oelm.analysis.statistics import CONFIDENCE, Difference, paired_difference
+from oelm.analysis.statistics import CONFIDENCE, Difference, paired_difference, percent
 from oelm.errors import UsageError
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CellChoice, by_declaration, stage_of
@@ -143,11 +143,11 @@ def tuning_costs(
 
 
 def content_margin(study: Study, tuning: Iterable[RunRecord]) -> float:
-    """Return half the lower 95 % bound of C, in nats, from the tuning runs of T and P at their chosen settings.
+    """Return half the lower 95 % bound of C, in percent of perplexity as `Study.margin` is.
 
-    The margin of `Study(margin="content")`, a function of the tuning records alone, so that it is fixed before any
-    confirming run. Of several places on the axes or position schemes the least counts. Where the bound is not positive,
-    content is not shown to be worth anything: the margin is 0, and no arm that loses anything can pass.
+    It comes from the tuning runs of T and P at their chosen settings, and from nothing else, so that it is fixed before
+    any confirming run. Of several tuned places on the axes, or position schemes, the least counts. Where the bound is
+    not positive, content is not shown to be worth anything: the margin is 0, and no arm that loses anything can pass.
 
     Raise UsageError if tuning has not ended, or if T and P have fewer than two complete tuning seeds in common.
     """
@@ -160,7 +160,7 @@ def content_margin(study: Study, tuning: Iterable[RunRecord]) -> float:
     bounds = []
     for cell, choice in zip(study.cells(), stage.choice.cells, strict=True):
         costs = tuning_costs(study, cell, choice, records)
-        for arms in study.content_arms:
+        for arms in study.content_arms if costs else ():  # a size that takes over its settings is not tuned
             found = content_worth(arms, costs)
             if found is None or found.value.pairs < 2:
                 raise UsageError(
@@ -169,4 +169,4 @@ def content_margin(study: Study, tuning: Iterable[RunRecord]) -> float:
                 )
             # Equal differences have no spread: the bound is the difference itself.
             bounds.append(found.value.mean if found.lower is None else found.lower)
-    return max(0.0, min(bounds) / 2)
+    return percent(max(0.0, min(bounds) / 2))

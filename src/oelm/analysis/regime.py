@@ -23,8 +23,8 @@ from typing import Any, Literal
 from oelm.analysis.compare import Comparison, compare_folder
 from oelm.analysis.content import Costs, Worth, content_worth, tuning_costs
 from oelm.analysis.convergence import Curves, validation_curves
-from oelm.analysis.evidence import Cell, meaning, shown
-from oelm.analysis.measure import Judged, margin_of
+from oelm.analysis.evidence import Cell, cell_of, meaning
+from oelm.analysis.measure import Judged, Measure, margin_of
 from oelm.analysis.rows import Row
 from oelm.errors import BadRecord, OelmError
 from oelm.record.schema import MetricRecord
@@ -67,7 +67,7 @@ class Regime:
 
     study: str
     cell: Cell
-    judged: Judged
+    measure: Measure
     worth: Worth
     against_reference: float | None
     """log ppl(P) - log ppl(reference), where the reference is another arm than T."""
@@ -120,12 +120,19 @@ def regimes_of(comparison: Comparison, complaints: list[str]) -> list[Regime]:
             behind = [own[seed] - other[seed] for seed in own if seed in other]
             found.append(
                 Regime(
-                    study.name, cell, judged, worth, statistics.fmean(behind) if behind else None, study.reference,
-                    _change(trained, position, complaints), _on_repeats(trained, position, complaints),
-                    judged_margin(comparison), {name: costs[name] for name in (arms.trained, arms.position)},
-                    _checksums(trained, position),
+                    study=study.name,
+                    cell=cell,
+                    measure=Measure("perplexity", judged),
+                    worth=worth,
+                    against_reference=statistics.fmean(behind) if behind else None,
+                    reference=study.reference,
+                    change=_change(trained, position, complaints),
+                    on_repeats=_on_repeats(trained, position, complaints),
+                    margin=judged_margin(comparison),
+                    costs={name: costs[name] for name in (arms.trained, arms.position)},
+                    checksums=_checksums(trained, position),
                 )
-            )  # fmt: skip
+            )
     return found
 
 
@@ -144,7 +151,7 @@ def _costs(comparison: Comparison) -> Iterator[tuple[Cell, Costs, Judged]]:
     elif choice is not None:
         records = by_declaration(item.record for item in comparison.tuning)
         for setting, chosen in zip(study.cells(), choice.cells, strict=True):
-            yield _cell(setting), tuning_costs(study, setting, chosen, records), "val"
+            yield _cell(study, setting), tuning_costs(study, setting, chosen, records), "val"
 
 
 def _checksums(*rows: Row | None) -> frozenset[str | None]:
@@ -155,8 +162,8 @@ def _row(comparison: Comparison, arm: str, cell: Cell) -> Row | None:
     return next((row for row in comparison.rows if (row.arm, row.cell) == (arm, cell)), None)
 
 
-def _cell(setting: Setting) -> Cell:
-    return tuple((axis, shown(value)) for axis, value in setting.items())
+def _cell(study: Study, setting: Setting) -> Cell:
+    return cell_of(study, replaced(study.base, setting))
 
 
 def _change(trained: Row | None, position: Row | None, complaints: list[str]) -> float | None:
@@ -217,8 +224,8 @@ def _repeats(row: Row, complaints: list[str]) -> dict[tuple[int, str], float]:
     return found
 
 
-def find_regimes(comparison: Comparison, root: Path, complaints: list[str]) -> dict[Cell, Regime]:
-    """Return what is known about the regime at each place on the axes: measured here, else by a study next to `root`.
+def find_regimes(comparison: Comparison, root: Path | None, complaints: list[str]) -> dict[Cell, Regime]:
+    """Return what is known about the regime at each place on the axes: measured here, else next to `root`.
 
     A study of the same regime counts before one of the same model and training on another text; of several schemes or
     studies the one with the most seeds.
@@ -229,7 +236,9 @@ def find_regimes(comparison: Comparison, root: Path, complaints: list[str]) -> d
     found: dict[Cell, Regime] = {}
     for regime in regimes_of(comparison, complaints):
         found.setdefault(regime.cell, regime)
-    missing = {cell: setting for setting in study.cells() if (cell := _cell(setting)) not in found}
+    if root is None:
+        return found
+    missing = {cell: setting for setting in study.cells() if (cell := _cell(study, setting)) not in found}
     for cell, setting in missing.items():
         candidates = _elsewhere(comparison, setting, root, complaints)
         best = max(candidates, key=lambda regime: (regime.same_text, regime.worth.value.pairs), default=None)
@@ -245,7 +254,7 @@ def _asked_by(comparison: Comparison, cell: Cell, regime: Regime) -> Regime:
     """
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     rows = [_row(comparison, name, cell) for name in frozen_arms(methods, regime.worth.arms.scheme)]
-    paired = regime.same_text and regime.judged == comparison.judged
+    paired = regime.same_text and regime.measure == comparison.measure
     own = {row.arm: row.by_seed for row in rows if paired and row and _checksums(row) == regime.checksums}
     arms = replace(regime.worth.arms, frozen=tuple(own))
     worth = content_worth(arms, {**own, **regime.costs})
@@ -260,7 +269,7 @@ def _elsewhere(comparison: Comparison, setting: Setting, root: Path, complaints:
             other = read_study(folder)
             if folder == root.resolve() or isinstance(other, Listing) or not other.content_arms:
                 continue
-            cells = {_cell(cell): differing(study, setting, other, cell) for cell in other.cells()}
+            cells = {_cell(other, cell): differing(study, setting, other, cell) for cell in other.cells()}
             if any(differs <= _OF_THE_TEXT for differs in cells.values()):
                 for regime in regimes_of(compare_folder(other, folder), complaints):
                     if cells[regime.cell] <= _OF_THE_TEXT:
