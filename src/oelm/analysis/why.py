@@ -49,7 +49,7 @@ def whys(comparison: Comparison, complaints: list[str]) -> list[Why]:
 def _why(row: Row, complaints: list[str]) -> Why:
     losses = _read(row, read_window_losses, complaints)
     variances = _read(row, read_logit_variance, complaints)
-    one = next((item for item in losses if item.split == losses[-1].split), None)  # all of one split
+    one = min(losses, key=lambda item: item.split != "test", default=None)  # all of one split, test where there is one
     alike = [item for item in losses if one and (item.split, item.starts) == (one.split, one.starts)]
     positions, by_position = _by_position(alike)
     return Why(
