@@ -41,6 +41,7 @@ TESTED_IN = {
     "cli/import_run": "record/test_imported", "report/certificates": "report/test_page",
     "report/document": "report/test_typeset", "report/numbers": "report/test_tables",
     "report/all_studies_sentences": "report/test_wording", "report/price_sentences": "report/test_wording",
+    "report/content_sentences": "report/test_wording",
     "report/project": "report/test_all_studies", "report/sections": "report/test_page",
     "report/sentences": "report/test_wording", "spec/published": "interop/test_predecessor",
     "runner/artefacts": "runner/test_run", "runner/cancel": "runner/test_local", "runner/display": "runner/test_queue",

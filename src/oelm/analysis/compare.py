@@ -6,11 +6,13 @@ cannot be read is told in words, and all of them are part of the comparison.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from oelm.analysis.content import content_margin
 from oelm.analysis.evidence import (
     MACHINE,
     Cell,
@@ -26,7 +28,7 @@ from oelm.analysis.fairness import check, complaints
 from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure_of
 from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError
-from oelm.record.registration import Registration, registration_of
+from oelm.record.registration import Registration, read_registration, registration_of
 from oelm.record.schema import RunRecord
 from oelm.record.stages import Stage, by_declaration, in_order_of_counting, is_settled, of_these_numerics, stage_of
 from oelm.record.store import find_records
@@ -73,7 +75,7 @@ class Comparison:
     stage: Stage
     measure: Measure
     margin: float
-    """The largest allowed difference of cost."""
+    """The largest allowed difference of cost; not a number while tuning has yet to fix it (margin="content")."""
     rows: tuple[Row, ...]
     gaps: tuple[Gap, ...]
     ignored: tuple[Ignored, ...]
@@ -125,7 +127,8 @@ def compare_folder(study: Study, root: Path, *, force: bool = False) -> Comparis
         raise UsageError(f"{root} is no folder, so no run of study {study.name!r} is there. Run it first.")
     found, bad = find_records(root)
     members, ignored = select(study, found)
-    comparison = compare(study, members, force=force)
+    known = read_registration(root)
+    comparison = compare(study, members, force=force, registered_margin=known.margin_resolved if known else None)
     return replace(
         comparison,
         registration=registration_of(root, study, comparison.stage.choice, comparison.confirming),
@@ -148,8 +151,18 @@ def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Igno
     return members, ignored
 
 
-def compare(study: Study, records: Iterable[Found], *, force: bool = False, gathered: bool = False) -> Comparison:
+def compare(
+    study: Study,
+    records: Iterable[Found],
+    *,
+    force: bool = False,
+    gathered: bool = False,
+    registered_margin: float | None = None,
+) -> Comparison:
     """Compare records that are all meant for this study, or that it was `gathered` from.
+
+    `registered_margin` is that of `margin="content"`, in percent, as it was fixed when tuning ended; None: computed
+    from the tuning records.
 
     Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis, tuned or
     seed, in `numerics`, or in their data. With `force` the reasons are kept with the comparison instead.
@@ -166,7 +179,7 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False, gath
     # A run that is still to be scored says nothing about whether its data have a test split.
     results = [item.record.result for item in kept.values() if gathered or not item.record.is_unscored]
     measure = measure_of(study.base.data, results)
-    margin = margin_of(measure, study.margin)
+    margin = _margin(study, measure, stage, [item.record for item in tuning], registered_margin)
     places = dict.fromkeys([*((run.arm, cell_of(study, run), run.seed) for run in stage.confirm), *kept])
     states = {place: _state(kept.get(place), measure) for place in places}
     gaps = tuple(
@@ -183,6 +196,16 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False, gath
         (*twins, *repeated, *outdated), tuple(tuning),
         _mixed(whole.values()), unfair,
     )  # fmt: skip
+
+
+def _margin(
+    study: Study, measure: Measure, stage: Stage, tuning: Sequence[RunRecord], registered: float | None
+) -> float:
+    if study.margin != "content":
+        return margin_of(measure, study.margin)
+    if registered is None and stage.choice is None:
+        return math.nan
+    return margin_of(measure, content_margin(study, tuning) if registered is None else registered)
 
 
 def _assigned(study: Study, stage: Stage, records: Iterable[Found]) -> tuple[list[Evidence], list[Evidence]]:

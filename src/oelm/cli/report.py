@@ -173,11 +173,16 @@ def conclude(study: AnyStudy, root: Path, lang: Language, out: Path | None = Non
     out = out or report_folder(root, lang)
     written = write_report(study, root, out, lang)
     console = Console()
+    for line in written.document.notice:
+        console.print(line, markup=False, highlight=False)
     for table in written.document.tables[:1]:
         console.print(terminal(table, study.question, console.width))
     for comparison in written.comparisons if isinstance(study, Study) else ():
         for line in registration_lines(comparison, wording(lang)):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for section in written.document.sections:
+        if section.anchor == "content" and section.table:
+            console.print(terminal(section.table, section.heading, console.width))
     if isinstance(study, Study) and (sample := _sample(written.comparisons)):
         console.print(f"A sample of {study.reference} (from [...] on):\n{sample}\n", markup=False, highlight=False)
     console.print(f"page: {out / 'report.html'}", soft_wrap=True, highlight=False)

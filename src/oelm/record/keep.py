@@ -8,16 +8,17 @@ from pathlib import Path
 from oelm.errors import UsageError
 from oelm.files import write_atomically
 from oelm.record.archive import Index, write_archive
-from oelm.record.attention import ATTENTION
+from oelm.record.attention import ATTENTION, LOGIT_VARIANCE
 from oelm.record.losses import TEST_LOSSES
 from oelm.record.paths import record_without_paths
 from oelm.record.registration import read_registration
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE
 from oelm.record.store import LOOKS, METRICS, RECORD, REGISTERED, SAMPLES, STUDY, TIMING, UNSEALED, write_study
+from oelm.record.window_losses import WINDOW_LOSSES
 from oelm.study import AnyStudy
 
-LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES, LOOKS)
+LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES, WINDOW_LOSSES, LOGIT_VARIANCE, LOOKS)
 
 
 def keep(study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], target: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from oelm.analysis.bootstrap import Noise, noise_of
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import Curves, validation_curves
 from oelm.analysis.evidence import Cell
+from oelm.analysis.regime import find_regimes
 from oelm.analysis.rows import Row
+from oelm.analysis.why import whys
 from oelm.report.certificates import evidence_section, named, remark_sections
 from oelm.report.document import Answer, Document, Section
 from oelm.report.equal import equal_section
@@ -32,6 +35,7 @@ from oelm.report.sections import (
 )
 from oelm.report.tables import floors, guesses, results
 from oelm.report.wording import Language, Say, wording
+from oelm.report.worth import content_section, regime_lines, why_section
 
 
 def study_document(comparison: Comparison, root: Path, out: Path, lang: Language) -> tuple[Document, Comparison]:
@@ -44,12 +48,15 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
     curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
     heads = heads_sections(comparison, complaints, lang)
     declared = list(registration_sections(comparison, root, out, complaints, say))
+    regimes, why = find_regimes(comparison, root, complaints), whys(comparison, complaints)
     comparison = replace(comparison, unreadable=tuple(dict.fromkeys([*comparison.unreadable, *complaints])))
     tables = [] if comparison.study.is_screen else [table_section(comparison, noise, say)]
     sections = [
         verdict_section(comparison, say),
         *tables,
+        *content_section(comparison, regimes, say),
         *_optional(comparison, curves, out, lang),
+        *why_section(comparison, why, lang),
         *heads,
         *samples_section(comparison, say),
         *published_section(comparison, out, say, lang),
@@ -59,7 +66,9 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
         *remark_sections(comparison, root, out, say),
     ]
     footer = say("made_by", version=oelm.__version__, root=root.resolve().name)
-    return Document(comparison.study.name, comparison.study.question, tuple(sections), footer), comparison
+    notice = tuple(regime_lines(comparison, regimes, say))
+    document = Document(comparison.study.name, comparison.study.question, tuple(sections), footer, notice)
+    return document, comparison
 
 
 def _optional(
@@ -98,7 +107,10 @@ def table_section(comparison: Comparison, noise: Noise, say: Say) -> Section:
 def _lead(comparison: Comparison, say: Say) -> Iterator[str]:
     study, measure = comparison.study, comparison.measure
     margin = shown_margin(comparison.margin, measure, say)
-    yield say("target" if measure.name == "perplexity" else "target_accuracy", margin=margin, reference=study.reference)
+    target = "target" if measure.name == "perplexity" else "target_accuracy"
+    if study.margin == "content":
+        target = "target_content_open" if math.isnan(comparison.margin) else "target_content"
+    yield say(target, margin=margin, reference=study.reference)
     for reason in comparison.unfair:
         yield say("forced", reason=reason)
     if comparison.stage.name == "tune":

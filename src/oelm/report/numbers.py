@@ -96,7 +96,9 @@ def shown_bounds(interval: Interval | None, measure: Measure, say: Say) -> str:
 
 
 def shown_margin(margin: float, measure: Measure, say: Say) -> str:
-    """Write the margin: for accuracy there are two."""
+    """Write the margin: for accuracy there are two, and a margin that tuning has yet to fix is none."""
+    if math.isnan(margin):
+        return say("none")
     if measure.name == "perplexity":
         return shown_percent(margin, say, signed=False)
     return say("margin_accuracy", points=f"{margin:.3g}")

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from oelm.errors import UnknownName
 from oelm.report.all_studies_sentences import ALL_STUDIES
+from oelm.report.content_sentences import CONTENT
 from oelm.report.price_sentences import PRICE
 from oelm.report.registration_sentences import REGISTRATION
 from oelm.report.sentences import EVIDENCE
@@ -215,6 +216,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
     **EVIDENCE,
     **PRICE,
     **REGISTRATION,
+    **CONTENT,
     **ALL_STUDIES,
 }
 

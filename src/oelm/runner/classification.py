@@ -133,7 +133,7 @@ class ClassificationTask:
             notes=self.examples.notes,
         )
 
-    def write_artefacts(self, directory: Path, _model: nn.Module, judged: Measured | None) -> None:
+    def write_artefacts(self, directory: Path, _model: nn.Module, _val: Measured, judged: Measured | None) -> None:
         """Write which test rows are right, for paired comparisons, and some of them for people.
 
         A run that is not scored on test leaves neither.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from oelm.analysis.content import content_margin
 from oelm.errors import BadRecord, OelmError, UnknownName, UsageError
 from oelm.files import write_atomically
 from oelm.record.registration import is_registrable, register
@@ -166,7 +167,9 @@ class Board:
         """Register the study before a confirming run of it starts; raise StudyChanged if another one is registered."""
         study = self.study
         if isinstance(study, Study) and is_registrable(study) and self._confirms(entry):
-            register(self.root, study, self.stage.choice)
+            # A margin that depends on what content is worth is fixed by the tuning runs, before any confirming run.
+            margin = content_margin(study, self._records.values()) if study.margin == "content" else None
+            register(self.root, study, self.stage.choice, margin)
 
     @property
     def confirming(self) -> list[Entry]:

@@ -242,7 +242,7 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
             steps_per_epoch=task.steps_per_epoch,
             wall_seconds=recorder.wall_seconds(),
         )
-        task.write_artefacts(recorder.directory, model, test)
+        task.write_artefacts(recorder.directory, model, val, test)
     return recorder.write("complete")
 
 
