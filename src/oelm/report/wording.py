@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from oelm.errors import UnknownName
 from oelm.report.all_studies_sentences import ALL_STUDIES
+from oelm.report.noise_sentences import NOISE
 from oelm.report.price_sentences import PRICE
 from oelm.report.sentences import EVIDENCE
 
@@ -194,6 +195,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
     ),
     **EVIDENCE,
     **PRICE,
+    **NOISE,
     **ALL_STUDIES,
 }
 
