@@ -8,7 +8,7 @@ degrees, the interval uses
 
 d0 and s0 come from the arms of one class at one place on the axes, by the moments of log s^2 (`fitFDist` of limma):
 where the arms' variances differ more than chance explains, d0 is small and little is shrunk. Our arms differ from
-limma's genes in three ways, and each has its remedy (docs/decisions/030):
+limma's genes in four ways, and each has its remedy (docs/decisions/030):
 
 - All differences share the reference, so that their variances are correlated: like arms look more alike than they are,
   and together know less than the sum of their degrees. Both are corrected by the mean squared correlation r of the
@@ -17,6 +17,8 @@ limma's genes in three ways, and each has its remedy (docs/decisions/030):
 - Where the noise is skewed, a few seeds without an outlier have a mean too low and a variance far too low. So where the
   skewness of the class is marked, no arm's variance is taken for less than the mean one of its class, nor than twice
   their geometric mean if that is less: one arm that varies far more than the others does not speak for them.
+- An arm that varies more than the others is often the interesting one. If its variance exceeds theirs by more than
+  that of four in five like arms would (an F test at 20 %), it keeps its own variance and degrees.
 - There are few arms: with fewer than three of a class, or fewer than three seeds, there is no prior.
 """
 
@@ -34,6 +36,8 @@ MARKED_SKEWNESS = 0.4
 """Beyond it, on either side, noise counts as skewed."""
 NO_SPREAD = 1e-9
 """What rounding leaves between differences that are equal: shares of right answers are counts over counts."""
+_UNLIKE = 0.2
+"""The level of the F test beyond which an arm counts as one that varies more than the others of its class."""
 _CAUTION = 0.2
 """How far the estimated correlation of variances is taken towards 1: with three seeds it is often too low."""
 
@@ -50,16 +54,30 @@ class Prior:
     """The most degrees of freedom that prior and arm may have together."""
     arms: int = 0
     """How many arms of the study it was estimated from; 0: declared."""
+    others: float = math.inf
+    """The geometric mean deviation of the other arms of the class: the arm must not vary much more to be like them."""
+    others_freedom: int = 0
+    """Their degrees of freedom."""
     skewness: float | None = None
     """Of the noise of these arms; None: not known."""
     least: float = 0.0
     """The least standard deviation that is used for an arm; not zero where the skewness is marked."""
 
     def moderate(self, deviation: float, freedom: float) -> tuple[float, float]:
-        """Return an arm's standard deviation and its degrees of freedom, moderated."""
+        """Return an arm's standard deviation and degrees of freedom, moderated unless it varies more than most."""
+        if not self._covers(deviation, freedom):
+            return max(deviation, self.least), freedom
         total = max(freedom, min(self.freedom + freedom, self.limit))
         variance = ((total - freedom) * self.deviation**2 + freedom * deviation**2) / total
         return max(math.sqrt(variance), self.least), total
+
+    def _covers(self, deviation: float, freedom: float) -> bool:
+        from scipy.special import fdtri
+
+        others, others_freedom = (self.others, self.others_freedom) if self.arms else (self.deviation, self.freedom)
+        if not others_freedom:
+            return True
+        return deviation <= others * math.sqrt(float(fdtri(freedom, others_freedom, 1 - _UNLIKE)))
 
 
 def is_marked(skewness: float | None) -> bool:
@@ -67,25 +85,38 @@ def is_marked(skewness: float | None) -> bool:
     return skewness is not None and abs(skewness) > MARKED_SKEWNESS
 
 
-def estimate_prior(differences: Mapping[str, Mapping[int, float]]) -> Prior | None:
-    """Estimate the prior of a class from its arms: arm -> seed -> paired difference; None with too few of either.
+def estimate_priors(differences: Mapping[str, Mapping[int, float]]) -> dict[str, Prior]:
+    """Return the prior of each arm of a class: arm -> seed -> paired difference; none with too few of either.
 
     Arms without any spread are left out: they say that something is wrong, not that noise is small.
     """
-    usable = [arm for arm in differences.values() if len(arm) >= LEAST_PAIRS and has_spread(list(arm.values()))]
+    names = [name for name, arm in differences.items() if len(arm) >= LEAST_PAIRS and has_spread(list(arm.values()))]
+    usable = [differences[name] for name in names]
     shared = set.intersection(*map(set, usable)) if usable else set()
     on_shared = [[arm[seed] for seed in sorted(shared)] for arm in usable]
     if len(usable) < LEAST_ARMS or len(shared) < LEAST_PAIRS or not all(map(has_spread, on_shared)):
-        return None
-    variances = [statistics.variance(arm.values()) for arm in usable]
+        return {}
+    prior = _of_class([list(arm.values()) for arm in usable], correlation_of_variances(on_shared))
     freedoms = [len(arm) - 1 for arm in usable]
-    alike = correlation_of_variances(on_shared)
+    logs = log_variances([statistics.variance(arm.values()) for arm in usable], freedoms)
+    return {
+        name: replace(
+            prior,
+            others=math.exp((sum(logs) - log) / (len(logs) - 1) / 2),
+            others_freedom=sum(freedoms) - freedom,
+        )
+        for name, log, freedom in zip(names, logs, freedoms, strict=True)
+    }
+
+
+def _of_class(arms: Sequence[Sequence[float]], alike: float) -> Prior:
+    variances = [statistics.variance(arm) for arm in arms]
+    freedoms = [len(arm) - 1 for arm in arms]
     freedom, variance = fit_prior(variances, freedoms, alike)
-    together = sum(freedoms) / (1 + (len(usable) - 1) * alike)
-    prior = Prior(freedom, math.sqrt(variance), together, len(usable))
-    scales = [max(prior.moderate(statistics.stdev(arm.values()), len(arm) - 1)[0], prior.deviation) for arm in usable]
-    moments = [third_moment(list(arm.values())) for arm in usable]
-    skewness = statistics.fmean(moment / scale**3 for moment, scale in zip(moments, scales, strict=True))
+    together = sum(freedoms) / (1 + (len(arms) - 1) * alike)
+    prior = Prior(freedom, math.sqrt(variance), together, len(arms))
+    scales = [max(prior.moderate(statistics.stdev(arm), len(arm) - 1)[0], prior.deviation) for arm in arms]
+    skewness = statistics.fmean(third_moment(arm) / scale**3 for arm, scale in zip(arms, scales, strict=True))
     common = min(statistics.fmean(variances), 2 * math.exp(statistics.fmean(log_variances(variances, freedoms))))
     return replace(prior, skewness=skewness, least=math.sqrt(common) if is_marked(skewness) else 0.0)
 

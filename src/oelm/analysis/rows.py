@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from oelm.analysis.evidence import Cell, Evidence
 from oelm.analysis.looks import Look, looks_of
 from oelm.analysis.measure import Judgement, Measure, contrast, is_above_chance, judge, shares_of_reference
-from oelm.analysis.moderation import Prior, estimate_prior
+from oelm.analysis.moderation import Prior, estimate_priors
 from oelm.analysis.statistics import CONFIDENCE, Adjusted, Difference, Verdict, holm
 from oelm.record.schema import ParametersRecord, perplexity
 from oelm.study import Study
@@ -163,12 +163,12 @@ class Matrix:
     ) -> dict[str, Prior]:
         """Return what each arm's class says about its variance: as declared, or as the study's own arms say."""
         classes = {arm.name: arm.method.arm_class for arm in self.study.arms}
-        declared = {kind: Prior(freedom, deviation) for kind, (freedom, deviation) in self.study.prior.items()}
-        estimated = {
-            kind: estimate_prior({arm: contrast(own[arm], other, share) for arm in own if classes[arm] == kind})
-            for kind in set(classes.values())
-        } | declared
-        return {arm: prior for arm in own if (prior := estimated[classes[arm]])}
+        found: dict[str, Prior] = {}
+        for kind in set(classes.values()):
+            like = {arm: contrast(own[arm], other, share) for arm in own if classes[arm] == kind}
+            declared = self.study.prior.get(kind)
+            found |= dict.fromkeys(like, Prior(*declared)) if declared else estimate_priors(like)
+        return found
 
     def _row(self, arm: str, cell: Cell, judgement: Judgement | None) -> Row:
         evidence = tuple(item for place, item in self.whole.items() if place[:2] == (arm, cell))

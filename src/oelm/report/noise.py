@@ -27,7 +27,9 @@ def noise_sentences(row: Row, measure: Measure, say: Say) -> Iterator[str]:
             "freedom": shown_freedom(difference.freedom, say),
             "plain": shown_bounds(difference.plain, measure, say),
         }
-        yield say("interval_moderated" if prior.arms else "interval_declared", arms=prior.arms, **rests_on)
+        own = difference.freedom == difference.pairs - 1
+        key = "interval_own" if own else "interval_moderated" if prior.arms else "interval_declared"
+        yield say(key, arms=prior.arms, **rests_on)
     if difference.skewness is not None and is_marked(difference.skewness):
         robust, skewness = difference.robust, f"{difference.skewness:+.1f}"
         key = "noise_skewed" if robust else "noise_skewed_few"

@@ -27,6 +27,10 @@ NOISE: dict[str, tuple[str, str]] = {
         "The interval uses the declared prior ({freedom} degrees of freedom); the plain t interval is {plain}.",
         "该区间使用预先声明的先验（自由度 {freedom}）；普通 t 区间为 {plain}。",
     ),
+    "interval_own": (
+        "It varies more over seeds than like arms, so its interval uses its own alone ({freedom} degrees of freedom).",
+        "其种子间波动大于同类组，因此区间只依据本组的种子（自由度 {freedom}）。",
+    ),
     "noise_skewed": (
         "The noise over seeds is skewed ({skewness}). The robust interval (signed ranks) is {robust}.",
         "种子间的噪声明显偏斜（{skewness}）。稳健区间（符号秩）为 {robust}。",
