@@ -14,13 +14,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, NonNegativeInt, PositiveFloat, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec, in_words
 from oelm.spec.content import ContentArms, ContentSpec, find_content_arms, missing_arms
 from oelm.spec.data import DataSpec
-from oelm.spec.method import MethodSpec
+from oelm.spec.method import ArmClass, MethodSpec
 from oelm.spec.model import ForeignSpec, GPTSpec
 from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec, declared, fingerprint
@@ -78,6 +86,14 @@ class Study(Spec):
     content: ContentSpec | None = None
     """The arms that measure what content is worth, as {"trained": ..., "position": ...}; None: found by their methods
     (oelm.spec.content)."""
+    looks: tuple[PositiveInt, ...] = ()
+    """Numbers of seeds, in the order of `seeds`, after which the study is judged: increasing, the last is all of them.
+    Early looks have stricter bounds, so that all looks together are wrong in at most 5 %. (): judged once, at the end.
+    """
+    prior: dict[ArmClass, tuple[PositiveFloat, PositiveFloat]] = {}
+    """Class of arm -> degrees of freedom and standard deviation of paired differences (nats, or points of accuracy)
+    known before the study, for example from `oelm plan --power`. A class without one takes its prior from the study's
+    own arms."""
 
     @field_validator("arms", mode="before")
     @classmethod
@@ -168,6 +184,15 @@ class Study(Spec):
             width=self.base.model.model_dim,
             declared=self.content,
         )
+
+    @model_validator(mode="after")
+    def _looks_at_seeds(self) -> Self:
+        if self.looks and (list(self.looks) != sorted(set(self.looks)) or self.looks[-1] != len(self.seeds)):
+            raise ValueError(
+                f"looks={self.looks} must increase and end with the number of seeds, {len(self.seeds)}: each is the "
+                "number of seeds after which the study is judged"
+            )
+        return self
 
     @property
     def is_tuned(self) -> bool:

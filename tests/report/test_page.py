@@ -108,7 +108,7 @@ def test_every_figure_leads_to_its_evidence_and_on_to_its_record(study: Study, w
     assert {href[1:] for href in inner} <= set(page.ids)
     assert len(set(inner)) == 2
     # The table: seeds and perplexity of both, the arm's difference and interval. Then how sure, and what it costs.
-    assert len(inner) == (2 + 4) + 4 + 2 * 4
+    assert len(inner) == (2 + 4) + 5 + 2 * 4
     assert len(page.ids) == len(set(page.ids))
     records = {path.resolve() for path in (tmp_path / "runs").glob(f"*/{RECORD}")}
     assert {(tmp_path / "out" / "report" / href).resolve() for href in outer} == records

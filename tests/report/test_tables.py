@@ -86,7 +86,7 @@ def test_a_difference_from_one_pair_is_marked_though_the_arm_has_more_seeds(stud
 
 def test_an_arm_without_runs_is_a_line_of_dashes(study: Study) -> None:
     assert results(compare(study, []), say).lines[1].cells == (
-        "oelm-freeze", "0", "–", "–", "–", "undecided",
+        "oelm-freeze", "0", "–", "–", "–", "undecided (0 of 3 seeds)",
     )  # fmt: skip
 
 

@@ -88,6 +88,8 @@ class Comparison:
     unreadable: tuple[str, ...] = ()
     registration: Registration | None = None
     """What was declared before the first confirming run; None for runs that no folder of a study holds."""
+    waiting: frozenset[Place] = frozenset()
+    """Declared confirming runs that have not ended: verdicts wait for them."""
 
     @property
     def judged(self) -> Judged:
@@ -189,12 +191,14 @@ def compare(
     arms = sorted((arm.name for arm in study.arms), key=lambda arm: arm != study.reference)
     cells = dict.fromkeys([cell for _, cell, _ in places] or [cell_of(study, run) for run in stage.tune])
     lost = {(gap.arm, gap.cell) for gap in gaps if gap.state in LOST}
-    matrix = Matrix(study, measure, margin, whole, lost)
+    # Nobody declared the seeds of a gathered study, so it waits for none.
+    waiting = frozenset((gap.arm, gap.cell, gap.seed) for gap in gaps if gap.state not in LOST and not gathered)
+    matrix = Matrix(study, measure, margin, whole, lost, waiting)
     rows = tuple(row for cell in cells for row in matrix.rows(arms, cell))
     return Comparison(
         study, stage, measure, margin, rows, (*_tuning_gaps(study, stage, tuning), *gaps),
         (*twins, *repeated, *outdated), tuple(tuning),
-        _mixed(whole.values()), unfair,
+        _mixed(whole.values()), unfair, waiting=waiting,
     )  # fmt: skip
 
 

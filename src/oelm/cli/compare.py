@@ -16,10 +16,11 @@ from oelm.analysis.ablation import ablations
 from oelm.analysis.compare import Comparison, compare_folder
 from oelm.analysis.content import RatioSet
 from oelm.analysis.gather import Gathering, find_runs, gather
+from oelm.analysis.power import reach_of
 from oelm.analysis.published import contradictions_about, published_run
 from oelm.analysis.regime import find_regimes
 from oelm.analysis.savings import Saving, savings
-from oelm.analysis.statistics import Difference, percent
+from oelm.analysis.statistics import Difference, Interval, percent
 from oelm.cli.report import study_and_root
 from oelm.record.archive import opened, original
 from oelm.record.store import STUDY
@@ -126,6 +127,9 @@ def notes(comparison: Comparison) -> Iterator[str]:
     """Say what a reader must know before believing the figures."""
     for reason in comparison.unfair:
         yield f"unfair: {reason}"
+    for row in comparison.rows:
+        if row.awaits and row.verdict == "undecided":
+            yield f"{row.arm}: undecided ({row.awaits[0]} of {row.awaits[1]} seeds). The verdict waits for the others."
     if any(row.difference and row.difference.pairs == 1 for row in comparison.rows):
         yield "one seed: a single pair has no interval and decides nothing; add seeds."
     for saving in savings(comparison):
@@ -175,6 +179,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
                 "seeds": sorted(row.by_seed),
                 comparison.measure.name: row.figure,
                 "verdict": row.verdict,
+                "awaits": dict(zip(("pairs", "seeds"), row.awaits, strict=True)) if row.awaits else None,
                 "adjusted_p": row.adjusted,
                 "more_seeds": row.more_seeds,
                 "difference": _difference(row.difference, relative=relative),
@@ -260,7 +265,7 @@ def _difference(difference: Difference | None, *, relative: bool) -> dict[str, A
     """Return a difference as percent of perplexity or points of accuracy; more is worse."""
     if difference is None:
         return None
-    interval = difference.interval
+    interval, reach = difference.interval, reach_of(difference)
 
     def scaled(value: float) -> float:
         return percent(value) if relative else value
@@ -269,5 +274,19 @@ def _difference(difference: Difference | None, *, relative: bool) -> dict[str, A
         "unit": "percent of perplexity" if relative else "points of accuracy lost",
         "pairs": difference.pairs,
         "mean": scaled(difference.mean),
-        "interval": [scaled(interval.low), scaled(interval.high)] if interval else None,
-    }
+        "interval": _bounds(interval, scaled),
+        "plain_interval": _bounds(difference.plain, scaled),
+        "robust_interval": _bounds(difference.robust, scaled),
+        "degrees_of_freedom": difference.freedom,
+        "like_arms": difference.prior.arms if difference.prior else None,
+        "skewness": difference.skewness,
+        "look": {
+            "number": look.number, "of": len(look.seeds), "seeds": look.count, "level": look.level,
+            "bounds": _bounds(difference.bounds, scaled),
+        } if (look := difference.look) else None,
+        "detectable": {name: scaled(value) for name, value in asdict(reach).items()} if reach else None,
+    }  # fmt: skip
+
+
+def _bounds(interval: Interval | None, scaled: Callable[[float], float]) -> list[float] | None:
+    return [scaled(interval.low), scaled(interval.high)] if interval else None

@@ -18,7 +18,8 @@ from oelm.analysis.why import whys
 from oelm.report.certificates import evidence_section, named, remark_sections
 from oelm.report.document import Answer, Document, Section
 from oelm.report.equal import equal_section
-from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
+from oelm.report.noise import noise_sentences, power_sentences
+from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin, shown_verdict
 from oelm.report.price import price_sections
 from oelm.report.registration import registration_lines, registration_sections
 from oelm.report.sealed import sealed_section
@@ -134,11 +135,15 @@ def _lead(comparison: Comparison, say: Say) -> Iterator[str]:
 def answer(comparison: Comparison, row: Row, say: Say) -> Answer:
     """Say what was found about one arm."""
     verdict = row.verdict or "undecided"
-    return Answer(named(row.arm, row.cell), verdict, say(verdict), say("join").join(_sentences(comparison, row, say)))
+    return Answer(
+        named(row.arm, row.cell), verdict, shown_verdict(row, say), say("join").join(_sentences(comparison, row, say))
+    )
 
 
 def _sentences(comparison: Comparison, row: Row, say: Say) -> Iterator[str]:
     difference, measure, reference = row.difference, comparison.measure, comparison.study.reference
+    if row.awaits and row.verdict == "undecided":
+        yield say("verdict_awaits", pairs=row.awaits[0], seeds=row.awaits[1])
     if difference is None or row.judgement is None:
         yield say("verdict_no_pairs", reference=reference)
         return
@@ -150,6 +155,7 @@ def _sentences(comparison: Comparison, row: Row, say: Say) -> Iterator[str]:
         yield say("verdict_one_seed" if alone else "verdict_no_spread", pairs=difference.pairs)
         return
     yield say(f"distance{suffix}", interval=shown_interval(difference, measure, say), **distance)
+    yield from noise_sentences(row, measure, say)
     margin = shown_margin(comparison.margin, measure, say)
     if row.verdict == "met":
         yield say("verdict_met", margin=margin, bound=shown_difference(difference.bounds.high, measure, say))
@@ -158,6 +164,8 @@ def _sentences(comparison: Comparison, row: Row, say: Say) -> Iterator[str]:
         yield say("verdict_not_met", margin=crossed, bound=shown_difference(difference.bounds.low, measure, say))
     elif row.at_chance:
         yield say("verdict_at_chance", reference=reference)
+    elif row.awaits:
+        pass
     elif row.judgement.verdict == "undecided":
         yield say("verdict_undecided", margin=margin, pairs=difference.pairs)
     else:
@@ -165,3 +173,4 @@ def _sentences(comparison: Comparison, row: Row, say: Say) -> Iterator[str]:
         yield say("verdict_lost" if overruled else "verdict_family")
     if row.more_seeds is not None:
         yield say("verdict_more", more=row.more_seeds)
+    yield from power_sentences(row, measure, say)

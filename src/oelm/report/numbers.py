@@ -113,6 +113,23 @@ def shown_crossed(judgement: Judgement, margin: float, measure: Measure, say: Sa
     return say("and").join([*points, *relative])
 
 
+def shown_verdict(row: Row, say: Say) -> str:
+    """Write a verdict, with the seeds that an open one waits for, or the early look that decided."""
+    if row.verdict is None:
+        return say("reference")
+    look = row.difference.look if row.difference else None
+    if row.verdict == "undecided" and row.awaits:
+        return say("undecided_seeds", pairs=row.awaits[0], seeds=row.awaits[1])
+    if row.verdict != "undecided" and look and not look.last:
+        return say("verdict_at_look", verdict=say(row.verdict), number=look.number, looks=len(look.seeds))
+    return say(row.verdict)
+
+
+def shown_freedom(freedom: float | None, say: Say) -> str:
+    """Write degrees of freedom."""
+    return say("none") if freedom is None else f"{freedom:.1f}".removesuffix(".0")
+
+
 def shown_probability(value: float | None, say: Say) -> str:
     """Write a probability."""
     if value is None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from oelm.errors import UnknownName
 from oelm.report.all_studies_sentences import ALL_STUDIES
 from oelm.report.content_sentences import CONTENT
+from oelm.report.noise_sentences import NOISE
 from oelm.report.price_sentences import PRICE
 from oelm.report.registration_sentences import REGISTRATION
 from oelm.report.sentences import EVIDENCE
@@ -217,6 +218,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
     **PRICE,
     **REGISTRATION,
     **CONTENT,
+    **NOISE,
     **ALL_STUDIES,
 }
 
