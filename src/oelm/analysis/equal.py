@@ -16,6 +16,7 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from oelm.analysis.compare import Comparison
@@ -150,7 +151,9 @@ def _paired_lines(
 def _line(item: Evidence, curves: Curves, budget: Budget) -> Line:
     spent = _meter(item, budget)
     points = curves.get(item.spec.seed, ())
-    return sorted((x, point.loss) for point in points if spent and (x := spent(point)) is not None)
+    line = [(x, point.loss) for point in points if spent and (x := spent(point)) is not None]
+    grows = all(before < after for (before, _), (after, _) in pairwise(line))
+    return line if grows else []  # a clock that stood still does not say what was spent
 
 
 def _compare(row: Row, budget: Budget, pairs: Sequence[tuple[Line, Line]]) -> AtEqualBudget:
