@@ -4,9 +4,9 @@
     python scripts/coverage.py --studies 200    sooner, and coarser
 
 Noise over seeds is drawn in four ways. *normal*: arms of equal variance, and a reference that varies as they do.
-*normal, unequal*: variances drawn around a common one (inverse chi-square, 4 degrees of freedom). *normal, one arm*: the
-first arm deviates three times as much as the others; only this arm is counted. *skewed*: drawn with replacement from
-the nine paired differences of oelm-freeze on the speeches, two of which are far above the others.
+*normal, unequal*: variances drawn around a common one (inverse chi-square, 4 degrees of freedom). *normal, one arm*:
+the first arm deviates three times as much as the others; only this arm is counted. *skewed*: drawn with replacement
+from the nine paired differences of oelm-freeze on the speeches, two of which are far above the others.
 """
 
 from __future__ import annotations
