@@ -37,9 +37,24 @@ def test_losses_and_shares_are_means_over_the_seeds_of_an_arm(study: Study, writ
     assert found.repeats == pytest.approx((3 + 2.0) / 4)
     assert found.others == pytest.approx(23 / 8)
     assert found.share_of_repeats == pytest.approx(4 / 12)
-    assert found.positions == (1, 2, 3, 6)
-    assert found.by_position == pytest.approx((4.0, 5.0, (2.0 + 6.0) / 4, 11 / 6))
+    assert (found.repeats_difference, found.position_differences) == (None, ()), "the reference left no losses"
     assert found.content_share == pytest.approx((1 / 2 + 1 / 4 + 1 / 6) / 3)
+
+
+def test_differences_are_paired_by_seed_and_by_position(study: Study, write_study_runs: Any) -> None:
+    root = write_study_runs(study, losses=LOSSES)
+    for seed in range(3):
+        (own,) = root.glob(f"oelm-freeze-seed{seed}_*")
+        (other,) = root.glob(f"baseline-seed{seed}_*")
+        write_window_losses(other, record("test", 10.0 * seed))  # seeds differ far more than arms
+        if seed < 2:  # a seed that one of them lacks must not move the difference
+            write_window_losses(own, record("test", 10.0 * seed + 0.4))
+    reference, frozen = whys(compare_folder(study, root), [])
+    assert (reference.repeats_difference, reference.position_differences) == (None, ())
+    assert frozen.repeats_difference == pytest.approx(0.1)
+    assert frozen.others_difference == pytest.approx(0.0)
+    assert [place for place, _ in frozen.position_differences] == [1, 2, 3, 6]
+    assert [value for _, value in frozen.position_differences] == pytest.approx([0.0, 0.0, 0.1, 0.0])
 
 
 def test_runs_of_different_splits_are_not_averaged_and_a_damaged_file_is_reported(

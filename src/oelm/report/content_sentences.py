@@ -82,10 +82,13 @@ CONTENT: dict[str, tuple[str, str]] = {
     "target_content": (
         (
             "The target: a perplexity at most {margin} above that of {reference}. The margin is half the lower 95 % "
-            "bound "
-            "of what content was worth in tuning, fixed when tuning ended."
+            "bound of what content was worth in tuning, fixed when tuning ended; it is 0 where tuning does not show "
+            "content to be worth anything."
         ),
-        "目标：困惑度比 {reference} 最多高 {margin}。界值为调参阶段所测内容价值 95% 下限的一半，在调参结束时确定。",
+        (
+            "目标：困惑度比 {reference} 最多高 {margin}。界值为调参阶段所测内容价值 95% 下限的一半，在调参结束时确定；"
+            "若调参未显示内容有价值，则为 0。"
+        ),
     ),
     "target_content_open": (
         "The target: half the lower 95 % bound of what content is worth, to be fixed when tuning ends.",
@@ -157,8 +160,8 @@ CONTENT: dict[str, tuple[str, str]] = {
         ),
     ),
     "why_caption": (
-        "Loss against {reference} by position in the window, means over seeds.",
-        "按窗口内位置，各组相对 {reference} 的损失（种子均值）。",
+        "Loss against {reference} by position in the window, means over the seeds that both have.",
+        "按窗口内位置，各组相对 {reference} 的损失（双方共有种子的均值）。",
     ),
     "why_axis": ("loss against {reference} (nats)", "相对 {reference} 的损失（nat）"),
     "why_position": ("tokens of past", "上文词元数"),

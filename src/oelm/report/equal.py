@@ -12,6 +12,7 @@ from oelm.analysis.equal import (
     AtEqualBudget,
     Budget,
     Line,
+    Side,
     at_equal_budgets,
     mean_line,
     with_as_many_parameters,
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 WIDTH = 5.8
+WORDS: dict[Budget, str] = {
+    "tokens": "equal_tokens", "processor": "equal_processor", "seconds": "equal_seconds", "flops": "equal_flops",
+}  # fmt: skip
+AXES: dict[Budget, str] = {
+    "processor": "equal_axis_processor", "seconds": "equal_axis_seconds", "flops": "equal_axis_flops",
+}  # fmt: skip
+CUT: dict[Side, str] = {"arm": "equal_cut_arm", "reference": "equal_cut_reference"}
 Panel = tuple[str, Budget, list[tuple[str, int, Line]]]
 """Title, budget, and the curves of the arms with their places."""
 
@@ -57,10 +65,10 @@ def _table(
     lines = [
         TableLine((
             named(item.arm, item.cell),
-            say(f"equal_{item.budget}"),
+            say(WORDS[item.budget]),
             say("percent", value=f"{100 * item.share:.0f}"),
             *_shown(comparison, item.difference, say),
-            say("none") if item.cut is None else say(f"equal_cut_{item.cut}"),
+            say("none") if item.cut is None else say(CUT[item.cut]),
             say("none") if item.crossing is None else say("percent", value=f"{100 * item.crossing:.0f}"),
         ))
         for item in found
@@ -117,7 +125,7 @@ def _draw(panels: Sequence[Panel], columns: int, say: Say) -> Drawing:
             axes.plot(*zip(*line, strict=True), color=colour, linestyle=style, linewidth=1.6, label=label)
         ends = sorted(loss for _, _, line in lines for x, loss in line if x >= line[-1][0] / 5)
         axes.set_ylim(ends[0] - 0.05 * (ends[-1] - ends[0]), ends[-1])
-        axes.set_xlabel(say(f"equal_axis_{budget}"))
+        axes.set_xlabel(say(AXES[budget]))
         axes.grid(alpha=0.25, linewidth=0.6, color="#808080")
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(title, fontsize=10, loc="left")

@@ -56,12 +56,11 @@ class Rank:
 
 @dataclass(frozen=True)
 class Profile:
-    """An arm, its place in the study, and its loss against the reference by tokens of past."""
+    """An arm, its place in the study, and tokens of past with its loss against the reference there."""
 
     arm: str
     place: int
-    positions: Sequence[int]
-    differences: Sequence[float]
+    differences: Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -286,7 +285,9 @@ def position_profiles(panels: Sequence[tuple[str, Sequence[Profile]]], reference
         for item in profiles:
             colour, style = look(item.place)
             label = f" {item.arm}" if item.arm.startswith("_") else item.arm
-            axes.plot(item.positions, item.differences, color=colour, linestyle=style, linewidth=1.6, label=label)
+            points = zip(*item.differences, strict=True)
+            axes.plot(*points, color=colour, linestyle=style, linewidth=1.6, marker="o", markersize=3, label=label)
+        axes.axhline(0, color=INK, linewidth=0.9)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylabel(say("why_axis", reference=reference))

@@ -149,7 +149,10 @@ def _lines(regime: Regime, say: Say) -> Iterator[Line]:
 
 
 def _kept(item: Kept, say: Say) -> str:
-    return say("none") if item.share is None else say("percent", value=f"{100 * item.share:.0f}")
+    """Write the share that an arm keeps; an estimate that nothing bounds says nothing."""
+    if item.share is None or (item.interval is not None and item.interval.kind != "between"):
+        return say("none")
+    return say("percent", value=f"{100 * item.share:.0f}") + (ONE_SEED if item.interval is None else "")
 
 
 def shown_set(interval: RatioSet | None, say: Say) -> str:
@@ -169,30 +172,23 @@ def why_section(comparison: Comparison, found: Sequence[Why], lang: Language) ->
     if not found:
         return
     say, reference, order = wording(lang), comparison.study.reference, places(comparison)
-    references = {item.cell: item for item in found if item.arm == reference}
     panels = []
     for cell in dict.fromkeys(item.cell for item in found):
-        own = [item for item in found if item.cell == cell and cell in references]
         profiles = [
-            Profile(
-                item.arm,
-                order.index(item.arm),
-                item.positions,
-                tuple(a - b for a, b in zip(item.by_position, references[cell].by_position, strict=True)),
-            )
-            for item in own
-            if item.positions and (item.positions, item.split) == (references[cell].positions, references[cell].split)
+            Profile(item.arm, order.index(item.arm), item.position_differences)
+            for item in found
+            if item.cell == cell and item.position_differences
         ]
-        if len(profiles) > 1:
+        if profiles:
             panels.append((shown_place(cell), profiles))
     picture = None
     if panels:
         caption = say("why_caption", reference=reference)
         picture = figure("positions", lambda voice: position_profiles(panels, reference, voice), caption, lang)
-    yield Section("why", say("heading_why"), table=_why_table(comparison, found, references, say), figure=picture)
+    yield Section("why", say("heading_why"), table=_why_table(comparison, found, say), figure=picture)
 
 
-def _why_table(comparison: Comparison, found: Sequence[Why], references: Mapping[Cell, Why], say: Say) -> Table:
+def _why_table(comparison: Comparison, found: Sequence[Why], say: Say) -> Table:
     reference = comparison.study.reference
     columns = (
         *(Column("axis", axis) for axis in comparison.study.axes),
@@ -206,7 +202,8 @@ def _why_table(comparison: Comparison, found: Sequence[Why], references: Mapping
     lines = tuple(
         Line((
             *(value for _, value in item.cell), item.arm, _nats(item.repeats, say), _nats(item.others, say),
-            *_differences(item, references.get(item.cell), say), shown_share(item.content_share, say),
+            _nats(item.repeats_difference, say, "+"), _nats(item.others_difference, say, "+"),
+            shown_share(item.content_share, say),
         ))
         for item in found
     )  # fmt: skip
@@ -216,13 +213,5 @@ def _why_table(comparison: Comparison, found: Sequence[Why], references: Mapping
     return Table("why", columns, lines, (note,))
 
 
-def _nats(value: float | None, say: Say) -> str:
-    return say("none") if value is None else f"{value:.3f}"
-
-
-def _differences(item: Why, other: Why | None, say: Say) -> tuple[str, str]:
-    if other is None or item.arm == other.arm or item.split != other.split:
-        return say("none"), say("none")
-    pairs = ((item.repeats, other.repeats), (item.others, other.others))
-    one, two = (say("none") if own is None or its is None else f"{own - its:+.3f}" for own, its in pairs)
-    return one, two
+def _nats(value: float | None, say: Say, sign: str = "") -> str:
+    return say("none") if value is None else f"{value:{sign}.3f}"
