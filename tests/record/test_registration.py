@@ -145,9 +145,9 @@ def test_a_run_is_older_if_it_started_before_the_registration(study, tmp_path, m
     assert [directory.name for directory, _ in found.older] == ["old"]
 
 
-def _register(root, study, barrier, answers):
+def _register(root, study, number, barrier, answers):
     barrier.wait()
-    answers.put(register(root, study, None).model_dump_json())
+    answers.put(register(root, study, None, margin_resolved=number).model_dump_json())  # what only this one would write
 
 
 def test_runners_that_register_at_once_agree_on_one(study, tmp_path):
@@ -155,7 +155,7 @@ def test_runners_that_register_at_once_agree_on_one(study, tmp_path):
     for attempt in range(5):
         barrier, answers = context.Barrier(4), context.Queue()
         root = tmp_path / str(attempt)
-        runners = [context.Process(target=_register, args=(root, study, barrier, answers)) for _ in range(4)]
+        runners = [context.Process(target=_register, args=(root, study, float(n), barrier, answers)) for n in range(4)]
         for runner in runners:
             runner.start()
         said = {answers.get(timeout=60) for _ in runners}
