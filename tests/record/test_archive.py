@@ -132,8 +132,9 @@ def test_a_link_or_a_device_is_refused(tmp_path: Path, kind: bytes) -> None:
 
 def test_members_that_the_index_does_not_list_or_that_are_missing_are_refused(tmp_path: Path) -> None:
     path = tmp_path / ARCHIVE
-    path.write_bytes(_tar(lambda member, content: [(member, content), (tarfile.TarInfo("more.json"), b"")]))
-    with pytest.raises(BadRecord, match="holds 'more.json'"):
+    more = [(tarfile.TarInfo("more.json"), b"")]
+    path.write_bytes(_tar(lambda member, content: [(member, content), *(more if "b_2" in member.name else [])]))
+    with pytest.raises(BadRecord, match="holds 'more.json', which its index does not list"):
         read_files(path)
     path.write_bytes(_tar(lambda member, content: [(member, content)] if member.name != "choice.json" else []))
     with pytest.raises(BadRecord, match=r"holds 'a_1/metrics.jsonl' where its index lists choice.json"):
@@ -273,7 +274,10 @@ def test_unpacked_runs_join_those_that_are_there_without_touching_them(archived:
     assert not [path for path in target.iterdir() if path.name.startswith(".")]
 
 
-def test_a_record_without_paths_is_archived_to_the_byte(archived: Path, tmp_path: Path) -> None:
-    files = read_files(archived / ARCHIVE)
-    for path in (tmp_path / "runs").glob("*/record.json"):
-        assert files[f"{path.parent.name}/record.json"] == path.read_bytes()
+def test_a_record_without_paths_is_archived_to_the_byte(study: Study, write_run: Any, tmp_path: Path) -> None:
+    directory = write_run(study.runs()[0])
+    older = (directory / "record.json").read_text().replace(',\n "imported": false', "")
+    (directory / "record.json").write_text(older)
+    keep_archived(study, tmp_path / "runs", find_records(tmp_path / "runs")[0], tmp_path / "kept")
+    assert read_record(directory).model_dump_json(indent=1) + "\n" != older
+    assert read_files(tmp_path / "kept" / ARCHIVE)[f"{directory.name}/record.json"] == older.encode()
