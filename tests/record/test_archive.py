@@ -177,15 +177,16 @@ def test_an_archive_that_claims_to_unpack_to_terabytes_is_refused(tmp_path: Path
 
 
 def test_what_a_neighbour_stores_is_stored_once_and_read_from_there(folder: Path, tmp_path: Path) -> None:
-    files = {"c_1/metrics.jsonl": FILES["a_1/metrics.jsonl"], "c_1/record.json": b"{}\r\n"}
+    files = {name: FILES[name] for name in ("a_1/metrics.jsonl", "choice.json")}
+    files |= {"c_1/metrics.jsonl": b"", "c_1/record.json": FILES["a_1/record.json"]}
     index = write_archive(files, tmp_path / "second")
     assert {entry.name: entry.stored_in for entry in index.files} == {
-        "c_1/metrics.jsonl": "first", "c_1/record.json": None,
-    }  # fmt: skip
+        "a_1/metrics.jsonl": "first", "choice.json": "first", "c_1/metrics.jsonl": None, "c_1/record.json": None,
+    }, "an equal file of another run is not shared"  # fmt: skip
     assert (tmp_path / "second" / ARCHIVE).stat().st_size < 1000 < (folder / ARCHIVE).stat().st_size
     assert read_files(tmp_path / "second" / ARCHIVE) == files
     (folder / ARCHIVE).unlink()
-    with pytest.raises(BadRecord, match="leaves 1 files to .*first.*--alone"):
+    with pytest.raises(BadRecord, match="leaves 2 files to .*first.*--alone"):
         read_files(tmp_path / "second" / ARCHIVE)
 
 
@@ -211,7 +212,7 @@ def test_a_reference_may_not_lead_out_of_the_neighbouring_folders(tmp_path: Path
     digest = read_index_of(FILES)["choice.json"]
     path = tmp_path / "first" / ARCHIVE
     path.parent.mkdir()
-    path.write_bytes(pack(FILES, {digest: "../../elsewhere"}))
+    path.write_bytes(pack(FILES, {("choice.json", digest): "../../elsewhere"}))
     with pytest.raises(BadRecord, match="not the name of a neighbouring folder"):
         read_files(path)
 
