@@ -12,14 +12,24 @@ import runpy
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, NonNegativeInt, PositiveFloat, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec, in_words
-from oelm.spec.method import MethodSpec
-from oelm.spec.model import ForeignSpec
+from oelm.spec.content import ContentArms, ContentSpec, find_content_arms, missing_arms
+from oelm.spec.data import DataSpec
+from oelm.spec.method import ArmClass, MethodSpec
+from oelm.spec.model import ForeignSpec, GPTSpec
 from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec, declared, fingerprint
 
@@ -69,9 +79,21 @@ class Study(Spec):
     seeds: tuple[NonNegativeInt, ...] = (0,)
     family: tuple[str, ...] | None = None
     """The arms whose comparisons are corrected together for being several; None: all but the reference."""
-    margin: PositiveFloat | None = None
+    margin: PositiveFloat | Literal["content"] | None = None
     """What an arm may lose, said before anything runs: percent of perplexity (None: 5) or points of accuracy
-    (None: 1), beside which the 5 % of accuracy stay."""
+    (None: 1), beside which the 5 % of accuracy stay. "content": half the lower 95 % bound of what attending by
+    content is worth, estimated from the tuning runs and fixed when tuning ends."""
+    content: ContentSpec | None = None
+    """The arms that measure what content is worth, as {"trained": ..., "position": ...}; None: found by their methods
+    (oelm.spec.content)."""
+    looks: tuple[PositiveInt, ...] = ()
+    """Numbers of seeds, in the order of `seeds`, after which the study is judged: increasing, the last is all of them.
+    Early looks have stricter bounds, so that all looks together are wrong in at most 5 %. (): judged once, at the end.
+    """
+    prior: dict[ArmClass, tuple[PositiveFloat, PositiveFloat]] = {}
+    """Class of arm -> degrees of freedom and standard deviation of paired differences (nats, or points of accuracy)
+    known before the study, for example from `oelm plan --power`. A class without one takes its prior from the study's
+    own arms."""
 
     @field_validator("arms", mode="before")
     @classmethod
@@ -113,8 +135,63 @@ class Study(Spec):
                     f"arm {arm.name!r} sets {sorted(overruled)}, which the study varies or tunes: its runs would not "
                     "be what it is called; take the field from one of them"
                 )
+        self._has_what_content_needs(names)
         # A field that no run has is refused here, with the nearest name.
         replaced(self.base, {field: values[0] for field, values in {**self.axes, **self.tuned}.items()})
+        return self
+
+    def _has_what_content_needs(self, names: list[str]) -> None:
+        if self.content is not None:
+            declared = [self.content.trained, self.content.position, *(self.content.frozen or ())]
+            if unknown := sorted(set(declared) - set(names)):
+                raise ValueError(f"content names {unknown}, which are not among the arms {names}")
+            if len(set(declared)) != len(declared):
+                raise ValueError(f"content gives one arm two roles: {declared}")
+            if others := sorted(arm.name for arm in self.arms if arm.model and arm.name in declared):
+                raise ValueError(
+                    f"content names {others}, which change the model: what content is worth is of one model"
+                )
+        if self.margin != "content":
+            return
+        if not self.is_language:
+            raise ValueError("margin='content' is for language models trained on text; give a number here")
+        if not self.content_arms:
+            arms = missing_arms({arm.name: arm.method for arm in self.arms if not arm.model})
+            raise ValueError(
+                "margin='content' needs an arm with trained Q/K and one that attends by position only, both with the "
+                f"same position scheme. Add {' and '.join(map(repr, arms))}, or name the arms in content="
+            )
+        if len(self.tuning_seeds) < 2:
+            raise ValueError(
+                "margin='content' needs an interval of what content is worth when tuning ends, which takes 2 tuning "
+                f"seeds, and tuning_seeds={self.tuning_seeds}. Add seeds there, or give the margin as a number"
+            )
+
+    @property
+    def is_language(self) -> bool:
+        """Whether it trains our GPT on text, judged by perplexity."""
+        data = self.base.data
+        return isinstance(data, DataSpec) and data.probe is None and isinstance(self.base.model, GPTSpec)
+
+    @property
+    def content_arms(self) -> tuple[ContentArms, ...]:
+        """The arms that measure what content is worth, for each position scheme that has them; language models only."""
+        if not self.is_language or not isinstance(self.base.model, GPTSpec):
+            return ()
+        return find_content_arms(
+            {arm.name: arm.method for arm in self.arms if not arm.model},
+            reference=self.reference,
+            width=self.base.model.model_dim,
+            declared=self.content,
+        )
+
+    @model_validator(mode="after")
+    def _looks_at_seeds(self) -> Self:
+        if self.looks and (list(self.looks) != sorted(set(self.looks)) or self.looks[-1] != len(self.seeds)):
+            raise ValueError(
+                f"looks={self.looks} must increase and end with the number of seeds, {len(self.seeds)}: each is the "
+                "number of seeds after which the study is judged"
+            )
         return self
 
     @property
@@ -134,7 +211,7 @@ class Study(Spec):
     def tuning(self, cell: Setting, grid: Mapping[str, Sequence[Any]]) -> list[RunSpec]:
         """Expand the first stage in one cell: arms within grid points within tuning seeds."""
         return [
-            self._run(arm, {**cell, **point}, seed)
+            self._run(arm, {**cell, **point}, seed, scores_test=False)
             for seed in self.tuning_seeds
             for point in _product(grid)
             for arm in self.arms
@@ -161,8 +238,9 @@ class Study(Spec):
             )
         return distinct(self.name, self.confirming(lambda _cell, _arm: {}))
 
-    def _run(self, arm: Arm, values: Setting, seed: int) -> RunSpec:
-        run = self.base.model_copy(update={"arm": arm.name, "method": arm.method, "seed": seed})
+    def _run(self, arm: Arm, values: Setting, seed: int, *, scores_test: bool = True) -> RunSpec:
+        own = {"arm": arm.name, "method": arm.method, "seed": seed, "scores_test": scores_test}
+        run = self.base.model_copy(update=own)
         return replaced(run, {**{f"model.{name}": value for name, value in arm.model.items()}, **values})
 
 

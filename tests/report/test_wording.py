@@ -18,7 +18,18 @@ from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.report.wording import SENTENCES, wording
 
-UNTRANSLATED = {"percent", "none", "join", "of", "ledger_join", "ledger_one", "ledger_one_plain"}  # signs, not words
+UNTRANSLATED = {
+    "percent",
+    "none",
+    "join",
+    "comma",
+    "semicolon",
+    "of",
+    "ledger_join",
+    "ledger_one",
+    "ledger_one_plain",
+    "reason_join",
+}  # signs, not words
 
 
 def gaps(sentence: str) -> set[str]:
@@ -46,6 +57,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "table_note_": get_args(MeasureName),
     "forest_axis_": get_args(MeasureName),
     "kind_": ("text", "examples"),
+    "split_": get_args(Judged),
+    "reason_": ("doubling_unknown", "repeats_unknown"),
     "distance": ("", "_one_seed", "_no_spread", "_accuracy", "_accuracy_one_seed", "_accuracy_no_spread"),
 }
 """Sentences whose keys are put together: how they begin, and the values that they end with."""

@@ -101,7 +101,7 @@ def counterpart(comparison: Comparison, row: Row) -> Row | None:
 def can_decide(comparison: Comparison, row: Row) -> bool:
     """Whether a comparison says anything about quality: every arm tuned, a plain baseline, and attention mattered."""
     study = comparison.study
-    if not study.is_tuned or comparison.reference(row.cell).at_chance:
+    if not study.is_tuned or comparison.reference(row.cell).at_chance or row.awaits:
         return False
     plain = (arm.name for arm in study.arms if arm.method == MethodSpec() and not arm.model)
     if study.reference not in plain:

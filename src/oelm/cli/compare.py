@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -13,10 +14,13 @@ import tyro
 
 from oelm.analysis.ablation import ablations
 from oelm.analysis.compare import Comparison, compare_folder
+from oelm.analysis.content import RatioSet
 from oelm.analysis.gather import Gathering, find_runs, gather
+from oelm.analysis.power import reach_of
 from oelm.analysis.published import contradictions_about, published_run
+from oelm.analysis.regime import find_regimes
 from oelm.analysis.savings import Saving, savings
-from oelm.analysis.statistics import Difference, percent
+from oelm.analysis.statistics import Difference, Interval, percent
 from oelm.cli.report import study_and_root
 from oelm.record.archive import opened, original
 from oelm.record.store import STUDY
@@ -66,7 +70,7 @@ def _gathered(arguments: Arguments, readable: Callable[[Path], Path]) -> Gatheri
         root = readable(root)
         if not isinstance(study, Listing):
             comparison = compare_folder(study, root, force=arguments.force)
-            return Gathering((comparison,), (), comparison.unreadable)
+            return Gathering((comparison,), (), comparison.unreadable, root)
         from oelm.report.listing import listed_records
 
         found, unreadable = find_runs([root])
@@ -87,14 +91,22 @@ def _show(gathering: Gathering) -> None:
     from oelm.report.tables import ablation_table
     from oelm.report.typeset import terminal
     from oelm.report.wording import wording
+    from oelm.report.worth import content_table, regime_lines
 
     console, say = Console(), wording("en")
     for comparison in gathering.comparisons:
+        complaints: list[str] = []
+        regimes = find_regimes(comparison, gathering.root, complaints)
+        for line in regime_lines(comparison, regimes, say):
+            console.print(line, markup=False, highlight=False)
         console.print(terminal(_table(comparison, say), comparison.study.name, console.width))
         found = ablations(comparison)
         if found:
             console.print(terminal(ablation_table(comparison, found, say), "", console.width))
-        for note in notes(comparison):
+        known = [regime for regime in regimes.values() if regime.same_text]
+        if known:
+            console.print(terminal(content_table(comparison, known, say), say("heading_content"), console.width))
+        for note in (*notes(comparison), *complaints):
             console.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
         console.print()
     for line in (*gathering.alone, *gathering.unreadable):
@@ -115,6 +127,9 @@ def notes(comparison: Comparison) -> Iterator[str]:
     """Say what a reader must know before believing the figures."""
     for reason in comparison.unfair:
         yield f"unfair: {reason}"
+    for row in comparison.rows:
+        if row.awaits and row.verdict == "undecided":
+            yield f"{row.arm}: undecided ({row.awaits[0]} of {row.awaits[1]} seeds). The verdict waits for the others."
     if any(row.difference and row.difference.pairs == 1 for row in comparison.rows):
         yield "one seed: a single pair has no interval and decides nothing; add seeds."
     for saving in savings(comparison):
@@ -139,7 +154,9 @@ def _doubt(saving: Saving) -> str:
 
 def _plain(gathering: Gathering) -> dict[str, Any]:
     return {
-        "comparisons": [_comparison(comparison) for comparison in gathering.comparisons],
+        "comparisons": [
+            _comparison(comparison) | _content(comparison, gathering.root) for comparison in gathering.comparisons
+        ],
         "alone": list(gathering.alone),
         "unreadable": list(gathering.unreadable),
     }
@@ -154,6 +171,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "measure": comparison.measure.name,
         "split": comparison.judged,
         "unfair": list(comparison.unfair),
+        "registration": _registration(comparison),
         "arms": [
             {
                 "arm": row.arm,
@@ -161,6 +179,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
                 "seeds": sorted(row.by_seed),
                 comparison.measure.name: row.figure,
                 "verdict": row.verdict,
+                "awaits": dict(zip(("pairs", "seeds"), row.awaits, strict=True)) if row.awaits else None,
                 "adjusted_p": row.adjusted,
                 "more_seeds": row.more_seeds,
                 "difference": _difference(row.difference, relative=relative),
@@ -184,6 +203,60 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def _registration(comparison: Comparison) -> dict[str, Any] | None:
+    """Return what was registered; None where nothing was, as for a screen or for runs gathered from anywhere."""
+    found = comparison.registration
+    if found is None or found.record is None:
+        return None
+    return {
+        **found.record.model_dump(mode="json", include={"digest", "registered", "commit", "dirty", "margin_resolved"}),
+        "changed": {field: {"registered": before, "now": now} for field, before, now in found.changed},
+        "older_runs": [str(directory) for directory, _ in found.older],
+    }
+
+
+def _content(comparison: Comparison, root: Path | None) -> dict[str, Any]:
+    """Return what is known about what content is worth, for each place on the axes; empty where nothing is."""
+    complaints: list[str] = []
+    regimes = find_regimes(comparison, root, complaints)
+    known = [
+        {
+            "cell": dict(cell),
+            "study": regime.study,
+            "same_text": regime.same_text,
+            "trained": regime.worth.arms.trained,
+            "position_only": regime.worth.arms.position,
+            "position_only_is_exact": regime.worth.arms.is_exact,
+            "representative": regime.is_representative,
+            "criteria": [asdict(criterion) | {"value": _finite(criterion.value)} for criterion in regime.criteria],
+            "worth": _difference(regime.worth.value, relative=True),
+            "frozen": [
+                {
+                    "arm": item.arm,
+                    "cost": _difference(item.cost, relative=True),
+                    "kept": item.share,
+                    "interval": _set(item.interval),
+                }
+                for item in regime.worth.kept
+            ],
+        }
+        for cell, regime in regimes.items()
+    ]
+    return {"content": known, "content_complaints": complaints}
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a number that JSON has; null stands for infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _set(interval: RatioSet | None) -> dict[str, Any] | None:
+    """Return a confidence set; a bound that is infinite is null."""
+    if interval is None:
+        return None
+    return {"kind": interval.kind, "bounds": [_finite(interval.low), _finite(interval.high)]}
+
+
 def _with_whole(steps: Sequence[Any], whole: Any) -> list[Any]:
     return [*steps, whole] if len(steps) > 1 else list(steps)
 
@@ -192,7 +265,7 @@ def _difference(difference: Difference | None, *, relative: bool) -> dict[str, A
     """Return a difference as percent of perplexity or points of accuracy; more is worse."""
     if difference is None:
         return None
-    interval = difference.interval
+    interval, reach = difference.interval, reach_of(difference)
 
     def scaled(value: float) -> float:
         return percent(value) if relative else value
@@ -201,5 +274,19 @@ def _difference(difference: Difference | None, *, relative: bool) -> dict[str, A
         "unit": "percent of perplexity" if relative else "points of accuracy lost",
         "pairs": difference.pairs,
         "mean": scaled(difference.mean),
-        "interval": [scaled(interval.low), scaled(interval.high)] if interval else None,
-    }
+        "interval": _bounds(interval, scaled),
+        "plain_interval": _bounds(difference.plain, scaled),
+        "robust_interval": _bounds(difference.robust, scaled),
+        "degrees_of_freedom": difference.freedom,
+        "like_arms": difference.prior.arms if difference.prior else None,
+        "skewness": difference.skewness,
+        "look": {
+            "number": look.number, "of": len(look.seeds), "seeds": look.count, "level": look.level,
+            "bounds": _bounds(difference.bounds, scaled),
+        } if (look := difference.look) else None,
+        "detectable": {name: scaled(value) for name, value in asdict(reach).items()} if reach else None,
+    }  # fmt: skip
+
+
+def _bounds(interval: Interval | None, scaled: Callable[[float], float]) -> list[float] | None:
+    return [scaled(interval.low), scaled(interval.high)] if interval else None

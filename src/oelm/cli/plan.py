@@ -37,12 +37,20 @@ class Arguments:
     """Where the runs are: what is done there is shown as done."""
     json: bool = False
     """Print the matrix as data."""
+    power: bool = False
+    """Print instead how many seeds each margin needs, from the spread of like arms in the studies on record."""
+    record: tuple[Path, ...] = (Path("docs/results"),)
+    """With --power: folders of studies on record, in addition to --out."""
 
 
 def main(argv: list[str]) -> int:
     """Parse, count, show."""
     asked = tyro.cli(Arguments, args=argv, prog="oelm plan", config=(tyro.conf.FlagCreatePairsOff,))
     study = load_study(asked.study, asked.scale)
+    if asked.power:
+        from oelm.cli.power import show_power
+
+        return show_power(study, (asked.out, *asked.record), as_json=asked.json)
 
     from rich.console import Console
 

@@ -42,6 +42,9 @@ class Arguments:
     """Copy the runs' light files (no weights, no paths of this machine) here, to be committed: docs/results/fair."""
     markdown: bool = False
     """Write only what is committed with an archive: report.md (report.zh.md) and its first figure, next to it."""
+    unseal: bool = False
+    """First score the final weights of the study's confirming runs on the sealed split of their data (oelm prepare
+    --seal). This works once, for a registered study that is done; the result is unsealed.json."""
     all: bool = False
     """The final report: claims, trends and statistics over all studies."""
 
@@ -49,6 +52,8 @@ class Arguments:
 def main(argv: list[str]) -> int:
     """Parse and write."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm report")
+    if arguments.all and arguments.unseal:
+        raise UsageError("--unseal opens the sealed split of one study. Give that study, without --all.")
     if arguments.all:
         return _final(arguments)
     if arguments.study is None:
@@ -59,6 +64,10 @@ def main(argv: list[str]) -> int:
     from oelm.report.share import write_shared
 
     study, root = study_and_root(arguments.study, arguments.out, arguments.scale)
+    if arguments.unseal:
+        from oelm.runner.unseal import unseal
+
+        unseal(study, root, say=print)
     if arguments.keep is not None:
         with opened(root) as readable:
             _keep(study, readable, arguments.keep)
@@ -157,13 +166,23 @@ def conclude(study: AnyStudy, root: Path, lang: Language, out: Path | None = Non
     from rich.console import Console
 
     from oelm.report.page import report_folder, write_report
+    from oelm.report.registration import registration_lines
     from oelm.report.typeset import terminal
+    from oelm.report.wording import wording
 
     out = out or report_folder(root, lang)
     written = write_report(study, root, out, lang)
     console = Console()
+    for line in written.document.notice:
+        console.print(line, markup=False, highlight=False)
     for table in written.document.tables[:1]:
         console.print(terminal(table, study.question, console.width))
+    for comparison in written.comparisons if isinstance(study, Study) else ():
+        for line in registration_lines(comparison, wording(lang)):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for section in written.document.sections:
+        if section.anchor == "content" and section.table:
+            console.print(terminal(section.table, section.heading, console.width))
     if isinstance(study, Study) and (sample := _sample(written.comparisons)):
         console.print(f"A sample of {study.reference} (from [...] on):\n{sample}\n", markup=False, highlight=False)
     console.print(f"page: {out / 'report.html'}", soft_wrap=True, highlight=False)

@@ -69,6 +69,7 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from oelm.cli.report import conclude
+    from oelm.record.registration import refuse_changed
     from oelm.record.store import write_study
     from oelm.runner.bind import bound
     from oelm.runner.local import LocalRunner
@@ -78,6 +79,7 @@ def main(argv: list[str]) -> int:
     console = Console()
     console.print(f"{study.name}: {study.question}", highlight=False)
     root = arguments.out / study.name
+    refuse_changed(root, study)
     board = Board(study, root, only=arguments.only, bind=lambda run: bound(run)[0])
     for trouble in board.troubles:
         console.print(trouble, markup=False, highlight=False, soft_wrap=True)

@@ -166,6 +166,17 @@ def opened(root: Path, keep: Path | None = None) -> Iterator[Path]:
             del _LENT[mirror]
 
 
+@contextmanager
+def opened_with_neighbours(folder: Path) -> Iterator[Path]:
+    """Lend the folder of a study with the studies next to it, their archives unpacked, for a look across studies."""
+    place = original(folder).absolute()
+    if folder not in _LENT and place != folder.absolute():  # its neighbours are lent together with it
+        yield folder
+        return
+    with opened(place.parent) as parent:
+        yield parent / place.name
+
+
 def original(path: Path) -> Path:
     """Return the path that a file in a folder lent by `opened` would have if its archive were unpacked in place."""
     for mirror, root in _LENT.items():

@@ -82,6 +82,8 @@ class SecondsRecord(Record):
     train: float
     validation: float
     checkpoint: float
+    processor: float | None = None
+    """Processor seconds of the leading process in training steps, over its threads; None in older records."""
     timed_steps: int | None = None
     """Steps that `train` is of: fewer than the run's where it continues a checkpoint of another program; None: all."""
 
@@ -169,6 +171,16 @@ class RunRecord(Record):
     """Whether another program made the run, so that this one vouches for nothing but having read its files."""
 
     @property
+    def is_unscored(self) -> bool:
+        """Whether a complete run was not scored on the test split that its data have, because it tunes a study.
+
+        A study that confirms with the same run scores it first.
+        """
+        measured = self.result is not None and self.result.test_loss is not None
+        has_test = self.data is not None and bool(self.data.tokens.get("test"))
+        return self.status == "complete" and not self.spec.scores_test and has_test and not measured
+
+    @property
     def last_words(self) -> str:
         """What the error ends with, where tracebacks say what went wrong; empty where nothing did."""
         return (self.error or "").strip().rpartition("\n")[2]
@@ -182,6 +194,8 @@ class MetricRecord(Record):
     loss: float
     seconds: float
     """Training seconds so far, without validation and checkpoints."""
+    processor_seconds: float | None = None
+    """Processor seconds of the leading process so far, in training steps, over its threads; None in older curves."""
     learning_rate: float | None = None
     tokens_per_second: float | None = None
     accuracy: float | None = None

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from oelm.errors import InvalidSpec
 from oelm.record.schema import Record, RunRecord
@@ -22,6 +22,7 @@ EXTENSIONS = 3
 """How often a grid may grow; an optimum that is still at its end is then chosen, and marked."""
 
 Grid = dict[str, tuple[Any, ...]]
+T = TypeVar("T")
 StageName = Literal["tune", "confirm"]
 
 
@@ -76,17 +77,33 @@ def by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
 
 
 def of_these_numerics(keyed: Iterable[tuple[str, RunRecord]]) -> dict[str, RunRecord]:
-    """Index records by their keys; of several the one that counts most.
+    """Index records by their keys; of several the one that counts.
 
     Records of another NUMERICS are of other runs, whatever their specs say, and are left out.
     """
-    ordered = sorted(keyed, key=lambda item: standing(item[1]))
+    ordered = in_order_of_counting(list(keyed), lambda item: item[1])
     return {key: record for key, record in ordered if record.numerics == NUMERICS}
 
 
-def standing(record: RunRecord) -> tuple[bool, bool, str]:
-    """Order the records of one run: what has ended with an answer over what has not, ours over others', the newest."""
-    return is_settled(record), not record.imported, record.started
+def in_order_of_counting(items: Sequence[T], record_of: Callable[[T], RunRecord]) -> list[T]:
+    """Sort what holds records so that of several records of one run the last one counts.
+
+    A record with an answer counts before one without, ours before an imported one, and one of the data as they were
+    used last before one of older bytes. Of two with an answer on the same bytes **the first counts**: otherwise a run
+    could be repeated until its figure is welcome. Of two without an answer the newest counts, which goes on.
+    """
+    last_use: dict[str, str] = {}
+    for record in map(record_of, items):
+        last_use[record.fingerprint] = max(record.started, last_use.get(record.fingerprint, ""))
+
+    def rank(item: T) -> tuple[bool, bool, str]:
+        record = record_of(item)
+        return is_settled(record), not record.imported, last_use[record.fingerprint]
+
+    oldest_first = sorted(items, key=lambda item: record_of(item).started)
+    settled = [item for item in oldest_first if is_settled(record_of(item))]
+    rest = [item for item in oldest_first if not is_settled(record_of(item))]
+    return sorted([*rest, *reversed(settled)], key=rank)
 
 
 def stage_of(study: AnyStudy, records: Mapping[str, RunRecord]) -> Stage:

@@ -248,6 +248,7 @@ def _harmless(cell: str, column: Column) -> str:
 def markdown_document(document: Document) -> str:
     """Set a report as Markdown; its figures lie beside it."""
     blocks = [f"# {escaped(document.title)}", f"*{escaped(document.question)}*"]
+    blocks += map(escaped, document.notice)
     for section in document.sections:
         blocks += [f"## {escaped(section.heading)}", *_section(section)]
     return "\n\n".join([*blocks, escaped(document.footer)]) + "\n"

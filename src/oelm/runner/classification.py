@@ -133,9 +133,13 @@ class ClassificationTask:
             notes=self.examples.notes,
         )
 
-    def write_artefacts(self, directory: Path, _model: nn.Module, judged: Measured | None) -> None:
-        """Write which test rows are right, for paired comparisons, and some of them for people."""
-        assert isinstance(judged, Judged)  # noqa: S101  (labelled text has a test split, and this task measured it)
+    def write_artefacts(self, directory: Path, _model: nn.Module, _val: Measured, judged: Measured | None) -> None:
+        """Write which test rows are right, for paired comparisons, and some of them for people.
+
+        A run that is not scored on test leaves neither.
+        """
+        if not isinstance(judged, Judged):
+            return
         right = TestLossesRecord(kind="examples", correct=tuple(judged.correct.astype(int).tolist()))
         write_test_losses(directory, right)
         texts, names = self.examples.texts.splits["test"].texts, self.examples.labels

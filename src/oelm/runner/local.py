@@ -168,6 +168,7 @@ class LocalRunner:
 
     def _start(self, entry: Entry, gpus: tuple[str, ...]) -> None:
         directory = directory_of(entry)
+        self.board.register(entry)
         self._tries[directory] = self._tries.get(directory, 0) + 1
         write_atomically(directory / SPEC, entry.run.model_dump_json(indent=1) + "\n")
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from oelm.analysis.content import content_margin
 from oelm.errors import BadRecord, OelmError, UnknownName, UsageError
 from oelm.files import write_atomically
+from oelm.record.registration import is_registrable, register
 from oelm.record.schema import RunRecord
-from oelm.record.stages import CHOICE, Stage, is_settled, of_these_numerics, stage_of, standing
+from oelm.record.stages import CHOICE, Stage, in_order_of_counting, is_settled, of_these_numerics, stage_of
 from oelm.record.store import RECORD, find_records, read_record, run_directory
 from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
@@ -50,11 +52,16 @@ class Entry:
         return self.run.label or f"{self.run.arm}, seed {self.run.seed}{tried if self.trial else ''}"
 
     @property
+    def owes_test(self) -> bool:
+        """Whether the run confirms this study, and is complete but for its figure on the test split."""
+        return self.run.scores_test and self.record is not None and self.record.is_unscored
+
+    @property
     def state(self) -> State:
         """What to do with it: a run that says it is running and has no live process was killed, and is to go on."""
         if self.trouble:
             return "failed"
-        if self.record and is_settled(self.record):
+        if self.record and is_settled(self.record) and not self.owes_test:
             return "complete" if self.record.status == "complete" else "diverged"
         if self.claim:
             return "running"
@@ -80,7 +87,7 @@ class Board:
         found, bad = find_records(root) if root.is_dir() else ([], [])
         self.troubles = tuple(map(str, bad))
         given = find_jobs(root)
-        found.sort(key=lambda item: standing(item[1]))  # of two folders of one declared run the last one tells
+        found = in_order_of_counting(found, lambda item: item[1])
         keys = {directory: fingerprint(declared(record.spec)) for directory, record in found}
         self._directories = {keys[directory]: directory for directory, record in found if record.numerics == NUMERICS}
         complete = {directory for directory, record in found if record.status == "complete"}
@@ -155,6 +162,23 @@ class Board:
         if fresh.record:
             self._records[fingerprint(declared(entry.run))] = fresh.record
         return fresh
+
+    def register(self, entry: Entry) -> None:
+        """Register the study before a confirming run of it starts; raise StudyChanged if another one is registered."""
+        study = self.study
+        if isinstance(study, Study) and is_registrable(study) and self._confirms(entry):
+            # A margin that depends on what content is worth is fixed by the tuning runs, before any confirming run.
+            margin = content_margin(study, self._records.values()) if study.margin == "content" else None
+            register(self.root, study, self.stage.choice, margin)
+
+    @property
+    def confirming(self) -> list[Entry]:
+        """The runs of the last stage; none while a study is tuned."""
+        return [entry for entry in self.entries if self._confirms(entry)]
+
+    def _confirms(self, entry: Entry) -> bool:
+        key = fingerprint(declared(entry.run))
+        return any(fingerprint(run) == key for run in self.stage.confirm)
 
     def count(self, *states: State) -> int:
         """Count the runs in some states."""

@@ -125,6 +125,8 @@ def finished(run: RunSpec, directory: Path) -> RunRecord | None:
             f"{directory} holds run {record.fingerprint} ({record.status}), and {fingerprint(run)} was "
             "asked for. Nothing is overwritten: use another folder."
         )
+    if run.scores_test and record.is_unscored:
+        return None  # it tuned another study: its last checkpoint is scored, or without one it is trained again
     return record if record.status == "complete" else None
 
 
@@ -208,7 +210,7 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
     progress, here = recorder.progress, recorder.world
     hashes = surgery.verify_frozen(model)
     val = task.measure(model, "val")
-    test = task.measure(model, "test") if "test" in task.splits else None
+    test = task.measure(model, "test") if "test" in task.splits and task.run.scores_test else None
     seen = progress.step * task.units_per_step
     peak = matmul_peak(here.device, task.run.train.precision) * here.size
     recorder.facts |= {
@@ -230,7 +232,8 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
             test_f1=test.macro_f1 if test else None,
         ),
     }
-    observer.said(f"whole validation split: {_in_words(val)}; {f'test {_in_words(test)}' if test else 'no test split'}")
+    unscored = "no test split" if task.run.scores_test else "not scored on test, because it tunes"
+    observer.said(f"whole validation split: {_in_words(val)}; {f'test {_in_words(test)}' if test else unscored}")
     if here.leads:
         write_timing(
             recorder.directory,
@@ -239,7 +242,7 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
             steps_per_epoch=task.steps_per_epoch,
             wall_seconds=recorder.wall_seconds(),
         )
-        task.write_artefacts(recorder.directory, model, test)
+        task.write_artefacts(recorder.directory, model, val, test)
     return recorder.write("complete")
 
 

@@ -20,6 +20,8 @@ class RunSpec(Spec):
     arm: NoEffect[str] = "baseline"
     """What the study calls this method; the method itself is what counts."""
     label: NoEffect[str | None] = None
+    scores_test: NoEffect[bool] = True
+    """Whether the run is scored on the test split when it ends. The runs that tune a study are not."""
     model: ModelSpec
     method: MethodSpec = MethodSpec()
     data: AnyDataSpec = DataSpec()

@@ -96,6 +96,8 @@ class Progress:
     loss_count: int = 0
     bad_steps: int = 0
     train_seconds: float = 0.0
+    processor_seconds: float = 0.0
+    """Processor time of this process in training steps: what a step costs even if other programs are running."""
     validation_seconds: list[float] = field(default_factory=list)
     checkpoint_seconds: float = 0.0
     wall_seconds: float = 0.0
@@ -186,11 +188,12 @@ class Training:
 
     def _timed_step(self, wrapped: nn.Module) -> float:
         self._synchronise()
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         loss = self._step(wrapped)
         self._synchronise()
         seconds = time.perf_counter() - began
         progress = self.progress
+        progress.processor_seconds += time.process_time() - worked
         progress.step += 1
         progress.train_seconds += seconds
         progress.step_seconds.append(seconds)
