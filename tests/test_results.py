@@ -83,9 +83,9 @@ def _is_rendered(path: Path) -> bool:
     return bool({"report", "report-zh"} & set(path.relative_to(RESULTS).parts))
 
 
-def _stored(folder: Path) -> set[str]:
-    """Return what a study's archive stores itself, by sha256."""
-    return {entry.sha256 for entry in read_index(folder / ARCHIVE).files if entry.stored_in is None}
+def _stored(folder: Path) -> set[tuple[str, str]]:
+    """Return what a study's archive stores itself, by name and sha256."""
+    return {(entry.name, entry.sha256) for entry in read_index(folder / ARCHIVE).files if entry.stored_in is None}
 
 
 def _links(path: Path) -> Iterator[str]:

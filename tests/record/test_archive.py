@@ -132,8 +132,9 @@ def test_a_link_or_a_device_is_refused(tmp_path: Path, kind: bytes) -> None:
 
 def test_members_that_the_index_does_not_list_or_that_are_missing_are_refused(tmp_path: Path) -> None:
     path = tmp_path / ARCHIVE
-    path.write_bytes(_tar(lambda member, content: [(member, content), (tarfile.TarInfo("more.json"), b"")]))
-    with pytest.raises(BadRecord, match="holds 'more.json'"):
+    more = [(tarfile.TarInfo("more.json"), b"")]
+    path.write_bytes(_tar(lambda member, content: [(member, content), *(more if "b_2" in member.name else [])]))
+    with pytest.raises(BadRecord, match="holds 'more.json', which its index does not list"):
         read_files(path)
     path.write_bytes(_tar(lambda member, content: [(member, content)] if member.name != "choice.json" else []))
     with pytest.raises(BadRecord, match=r"holds 'a_1/metrics.jsonl' where its index lists choice.json"):
@@ -176,15 +177,16 @@ def test_an_archive_that_claims_to_unpack_to_terabytes_is_refused(tmp_path: Path
 
 
 def test_what_a_neighbour_stores_is_stored_once_and_read_from_there(folder: Path, tmp_path: Path) -> None:
-    files = {"c_1/metrics.jsonl": FILES["a_1/metrics.jsonl"], "c_1/record.json": b"{}\r\n"}
+    files = {name: FILES[name] for name in ("a_1/metrics.jsonl", "choice.json")}
+    files |= {"c_1/metrics.jsonl": b"", "c_1/record.json": FILES["a_1/record.json"]}
     index = write_archive(files, tmp_path / "second")
     assert {entry.name: entry.stored_in for entry in index.files} == {
-        "c_1/metrics.jsonl": "first", "c_1/record.json": None,
-    }  # fmt: skip
+        "a_1/metrics.jsonl": "first", "choice.json": "first", "c_1/metrics.jsonl": None, "c_1/record.json": None,
+    }, "an equal file of another run is not shared"  # fmt: skip
     assert (tmp_path / "second" / ARCHIVE).stat().st_size < 1000 < (folder / ARCHIVE).stat().st_size
     assert read_files(tmp_path / "second" / ARCHIVE) == files
     (folder / ARCHIVE).unlink()
-    with pytest.raises(BadRecord, match="leaves 1 files to .*first.*--alone"):
+    with pytest.raises(BadRecord, match="leaves 2 files to .*first.*--alone"):
         read_files(tmp_path / "second" / ARCHIVE)
 
 
@@ -210,7 +212,7 @@ def test_a_reference_may_not_lead_out_of_the_neighbouring_folders(tmp_path: Path
     digest = read_index_of(FILES)["choice.json"]
     path = tmp_path / "first" / ARCHIVE
     path.parent.mkdir()
-    path.write_bytes(pack(FILES, {digest: "../../elsewhere"}))
+    path.write_bytes(pack(FILES, {("choice.json", digest): "../../elsewhere"}))
     with pytest.raises(BadRecord, match="not the name of a neighbouring folder"):
         read_files(path)
 
@@ -273,7 +275,10 @@ def test_unpacked_runs_join_those_that_are_there_without_touching_them(archived:
     assert not [path for path in target.iterdir() if path.name.startswith(".")]
 
 
-def test_a_record_without_paths_is_archived_to_the_byte(archived: Path, tmp_path: Path) -> None:
-    files = read_files(archived / ARCHIVE)
-    for path in (tmp_path / "runs").glob("*/record.json"):
-        assert files[f"{path.parent.name}/record.json"] == path.read_bytes()
+def test_a_record_without_paths_is_archived_to_the_byte(study: Study, write_run: Any, tmp_path: Path) -> None:
+    directory = write_run(study.runs()[0])
+    older = (directory / "record.json").read_text().replace(',\n "imported": false', "")
+    (directory / "record.json").write_text(older)
+    keep_archived(study, tmp_path / "runs", find_records(tmp_path / "runs")[0], tmp_path / "kept")
+    assert read_record(directory).model_dump_json(indent=1) + "\n" != older
+    assert read_files(tmp_path / "kept" / ARCHIVE)[f"{directory.name}/record.json"] == older.encode()

@@ -2,7 +2,7 @@
 
 The first member, `index.json`, lists every file with its size and sha256. The others follow, sorted by file name so
 that files of one kind compress together, without times or owners: the same files give the same bytes. A file that the
-archive of a neighbouring study already stores is only listed, with the name of that study's folder.
+archive of a neighbouring study already stores under the same name is only listed, with the name of that study's folder.
 
 Archives may come from strangers. Only plain files with names of the form FILE or RUN/FILE are read, nothing is
 unpickled, and every file must have the size and the sha256 that the index gives.
@@ -58,13 +58,13 @@ class Index(Record):
     files: tuple[StoredFile, ...]
 
 
-def pack(files: Files, elsewhere: Mapping[str, str] | None = None) -> bytes:
-    """Return an archive of some files. `elsewhere` maps the sha256 of contents to the folder that stores them."""
+def pack(files: Files, elsewhere: Mapping[tuple[str, str], str] | None = None) -> bytes:
+    """Return an archive of some files. `elsewhere` maps names with sha256 to the folder that stores such a file."""
     entries = []
     for name in sorted(files, key=_by_kind):
         _check_name(name, name)
         digest = hashlib.sha256(files[name]).hexdigest()
-        place = (elsewhere or {}).get(digest)
+        place = (elsewhere or {}).get((name, digest))
         entries.append(StoredFile(name=name, size=len(files[name]), sha256=digest, stored_in=place))
     index = Index(files=tuple(entries)).model_dump_json(indent=0, exclude_none=True) + "\n"
     buffer = io.BytesIO()
@@ -321,15 +321,20 @@ def _neighbours(folder: Path) -> dict[str, Index]:
     return {path.parent.name: read_index(path) for path in paths if path.parent.resolve() != own}
 
 
-def _stored_by(indices: Mapping[str, Index]) -> dict[str, str]:
+def _stored_by(indices: Mapping[str, Index]) -> dict[tuple[str, str], str]:
+    """Return which folder stores a file. Its name counts: equal files of two runs make no study need another."""
     return {
-        entry.sha256: name for name, index in indices.items() for entry in index.files if entry.stored_in is None
+        (entry.name, entry.sha256): folder
+        for folder, index in indices.items() for entry in index.files if entry.stored_in is None
     }  # fmt: skip
 
 
-def _keep_promises(files: Files, stored: Mapping[str, str], folder: Path, indices: Mapping[str, Index]) -> None:
+def _keep_promises(
+    files: Files, stored: Mapping[tuple[str, str], str], folder: Path, indices: Mapping[str, Index]
+) -> None:
     """Refuse to write an archive that lacks what a neighbour's archive leaves to it."""
-    own = {hashlib.sha256(content).hexdigest() for content in files.values()} - stored.keys()
+    named = {(name, hashlib.sha256(content).hexdigest()) for name, content in files.items()}
+    own = {digest for _, digest in named - stored.keys()}
     for name, index in indices.items():
         lost = [entry.name for entry in index.files if entry.stored_in == folder.name and entry.sha256 not in own]
         if lost:
