@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,12 @@ def test_the_kept_benches_are_read_and_a_spoiled_one_is_named(tmp_path: Path) ->
     found, unreadable = read_benches(tmp_path)
     assert found == []
     assert "methods-x.json" in unreadable[0]
+
+
+def test_a_second_bench_of_one_model_adds_to_the_first_and_a_vague_one_changes_little() -> None:
+    sure, vague = bench("medium-512", 0.026), bench("medium-512", 0.3, 0.4)
+    found = entry("no-gain-on-gpt", sure, replace(vague, path=Path("methods-again.json")))
+    (place,) = found.judged[0].places
+    assert len(place.findings) == 2
+    assert place.estimate.mean == pytest.approx(0.026, abs=0.001)
+    assert found.verdict == "supported"

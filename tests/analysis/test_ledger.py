@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oelm.analysis.benches import read_benches
 from oelm.analysis.claims import LEAST_GROWTH, Claim, Range, Rule, Size, Words, published_claims
 from oelm.analysis.compare import Comparison, Gap, compare
 from oelm.analysis.findings import Finding, find
@@ -417,6 +418,14 @@ def test_more_time_than_freezing_can_save_does_not_count(study: Study, bert: Stu
     for claim, comparison in claims.items():
         assert reasons(entry(claim, comparison)) == {"unexplained"}
         assert entry(claim, comparison).verdict == "undecided"
+
+
+def test_the_clocks_of_runs_do_not_count_where_a_bench_does(bert: Study, make_record: Any) -> None:
+    clocks = compared(bert, make_record, {"baseline": 0.0, "oelm-from-current": 0.01}, accuracy=0.9, faster=0.57)
+    benches, _ = read_benches(Path(__file__).parents[2] / "docs" / "results")
+    found = next(item for item in ledger([clocks], benches) if item.claim.name == "57-percent-faster-on-bert")
+    assert (found.verdict, reasons(found)) == ("contradicted", {None, "bench-instead"})
+    assert all(item.bench for item in counted(found))
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ class Rule:
         return 1.0 if self.unit == "steps" else 0.0
 
     def is_open(self, side: int) -> bool:
-        """Whether any larger (side 1) or smaller (side -1) effect than the published ones supports the claim as well."""
+        """Whether any effect above (side 1) or below (side -1) the published ones supports the claim as well."""
         return math.isinf(self.claimed.high if side > 0 else self.claimed.low)
 
     @property

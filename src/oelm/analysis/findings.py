@@ -24,7 +24,7 @@ from oelm.analysis.measure import judge
 from oelm.analysis.pooling import Estimate, difference_of, estimate_of
 from oelm.analysis.rows import LOST, Row
 from oelm.analysis.savings import Saving, savings
-from oelm.analysis.statistics import Difference
+from oelm.analysis.statistics import MARGIN, Difference
 from oelm.spec.method import InitSpec, MethodSpec
 from oelm.spec.model import INITIAL_DEVIATION, ForeignSpec, GPTSpec
 from oelm.spec.repair import POSITION_REPAIRS
@@ -104,7 +104,7 @@ def _distinct(found: Iterable[Finding]) -> list[Finding]:
     """Keep one finding of those that rest on the same runs: one that counts, if any does."""
     kept: dict[tuple[str, frozenset[Pair] | str], Finding] = {}
     for item in found:
-        runs = (item.what, frozenset(item.values) or item.study)
+        runs = (item.what, str(item.bench.path) if item.bench else frozenset(item.values) or item.study)
         if runs not in kept or (kept[runs].reason and not item.reason):
             kept[runs] = item
     return list(kept.values())
@@ -366,7 +366,7 @@ def _content(comparison: Comparison, cell: Cell) -> Content | None:
 
     Without such arms uniform attention gives an upper bound: positions can do at least as well as uniform weights.
     """
-    enough = ENOUGH_CONTENT * comparison.margin
+    enough = ENOUGH_CONTENT * MARGIN  # not the study's own margin, which may be a share of what content is worth
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     rows = {row.arm: row for row in comparison.rows if row.cell == cell and row.costs and row.arm in methods}
     for name, row in rows.items():

@@ -26,7 +26,7 @@ from oelm.analysis.claims import (
 from oelm.analysis.compare import Comparison
 from oelm.analysis.evidence import Evidence
 from oelm.analysis.findings import Finding, Regime, find
-from oelm.analysis.pooling import Estimate, Pooled, estimate_of, pool
+from oelm.analysis.pooling import Estimate, Pooled, combine, estimate_of, pool
 from oelm.analysis.statistics import CONFIDENCE, MOST_SEEDS, Adjusted, Interval, holm
 
 LedgerVerdict = Literal["supported", "no effect", "contradicted", "undecided", "not yet tested"]
@@ -199,7 +199,7 @@ def _places(findings: Sequence[Finding]) -> tuple[list[Place], list[Finding]]:
         corpus = _corpus(members[0])
         name = corpus if corpora[corpus] == 1 else f"{corpus} ({members[0].study})"
         values = {pair: value for member in members for pair, value in member.values.items()}
-        own = next((member.own for member in members if member.own), None)
+        own = combine([member.own for member in members if member.own])  # benches have no values by pairs to merge
         if estimate := own or estimate_of(list(values.values())):
             places.append(Place(name, tuple(members), estimate))
         else:
@@ -254,6 +254,7 @@ def _with_need(part: Judged, alpha: float, like: Sequence[Evidence]) -> Judged:
     """Say what would decide a rule at some level: seeds where the records can tell how many, else its experiment."""
     seeds = _more_seeds(part, alpha)
     evidence = [item for finding in part.findings for item in finding.evidence] or like
+    evidence = [item for item in evidence if item.record.seconds]
     benches = [finding.bench for finding in part.findings if finding.bench]
     runs = 2 * sum(seeds.values()) or part.rule.runs
     hours = statistics.fmean(map(_hours, evidence)) * runs if evidence else None
@@ -264,26 +265,24 @@ def _with_need(part: Judged, alpha: float, like: Sequence[Evidence]) -> Judged:
 
 
 def _more_seeds(part: Judged, alpha: float) -> dict[str, int]:
-    """Return how many more pairs each place needs, the same number for all, if means and spreads stay as they are."""
+    """Return how many more pairs places need if means and spreads stay; empty: seeds alone would not decide."""
     places = part.places
-    if any(place.at_least or not place.findings[0].evidence for place in places):
+    if not places or any(place.at_least or not place.findings[0].evidence for place in places):
         return {}
-    for more in range(1, MOST_SEEDS + 1) if places else ():
-        grown = [place.estimate.with_more(more) for place in places]
-        if _verdict(probabilities(part.rule, grown, short=NormalDist().inv_cdf(POWER)), alpha) in DECIDED:
-            return _fewest(part.rule, places, more, alpha)
-    return {}
 
+    def decides(more: Sequence[int]) -> bool:
+        grown = [place.estimate.with_more(count) for place, count in zip(places, more, strict=True)]
+        return _verdict(probabilities(part.rule, grown, short=NormalDist().inv_cdf(POWER)), alpha) in DECIDED
 
-def _fewest(rule: Rule, places: Sequence[Place], more: int, alpha: float) -> dict[str, int]:
-    """Leave out the places that need no further seeds."""
-    needed = dict.fromkeys(range(len(places)), more)
-    for number in needed:
-        without = {**needed, number: 0}
-        grown = [place.estimate.with_more(without[index]) for index, place in enumerate(places)]
-        if _verdict(probabilities(rule, grown, short=NormalDist().inv_cdf(POWER)), alpha) in DECIDED:
-            needed = without
-    return {places[number].name: seeds for number, seeds in needed.items() if seeds}
+    enough = next((count for count in range(1, MOST_SEEDS + 1) if decides([count] * len(places))), None)
+    if enough is None:
+        return {}
+    more = [enough] * len(places)
+    for number in range(len(places)):  # most places need fewer than the one that needs most
+        more[number] = next(
+            fewer for fewer in range(enough + 1) if decides([*more[:number], fewer, *more[number + 1 :]])
+        )
+    return {place.name: count for place, count in zip(places, more, strict=True) if count}
 
 
 def _hours(item: Evidence) -> float:

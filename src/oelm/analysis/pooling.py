@@ -81,6 +81,15 @@ def difference_of(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(other.mean - one.mean, math.sqrt(first + second), freedom)
 
 
+def combine(estimates: Sequence[Estimate]) -> Estimate | None:
+    """Combine independent estimates of one effect at one place by their inverse variances; None if there are none."""
+    if not estimates:
+        return None
+    weights = [1 / item.error**2 for item in estimates]
+    error = 1 / math.sqrt(math.fsum(weights))
+    return Estimate(_weighted_mean(estimates, weights), error, sum(item.freedom for item in estimates))
+
+
 def pool(estimates: Sequence[Estimate]) -> Pooled:
     """Pool estimates by random effects; a single one stays as it is.
 

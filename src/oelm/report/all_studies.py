@@ -21,7 +21,7 @@ from oelm.analysis.rows import Row
 from oelm.errors import OelmError, UsageError
 from oelm.record.store import find_records, read_study, study_folders
 from oelm.report.certificates import link, named, unreadable_section
-from oelm.report.claims import ledger_section, rules_section
+from oelm.report.claims import claims_by_verdict, ledger_section, rules_section
 from oelm.report.document import Column, Document, Line, Remark, Section, Table
 from oelm.report.listing import listed_records
 from oelm.report.numbers import (
@@ -107,7 +107,9 @@ def final_document(archive: Archive, out: Path, lang: Language) -> Document:
     )
     entries = ledger(comparisons, archive.benches)
     sections = [
-        Section("verdict", say("heading_verdict"), (lead, *_answers(comparisons, say))),
+        Section(
+            "verdict", say("heading_verdict"), (lead, *claims_by_verdict(entries, lang), *_answers(comparisons, say))
+        ),
         ledger_section(entries, out, lang),
         rules_section(entries, lang),
         *price_of_all(comparisons, say),

@@ -16,6 +16,7 @@ ALL_STUDIES: dict[str, tuple[str, str]] = {
         "The folder {root} has no study: there is nothing to report yet.",
         "{root} 下没有任何研究：暂无可报告的内容。",
     ),
+    "claims_by_verdict": ("Published claims, {verdict}: {claims}.", "论文主张，{verdict}：{claims}。"),
     "heading_ledger": ("The published claims, one by one", "论文主张逐条核对"),
     "ledger_note": (
         (
@@ -85,13 +86,13 @@ ALL_STUDIES: dict[str, tuple[str, str]] = {
     "regime_small": (
         (
             "Small regime, not representative: content is worth {worth} where that is measured, and is not shown to be "
-            "worth {times} times the margin."
+            "worth {times} times the margin of {margin}."
         ),
-        "小规模条件，不具代表性：内容在有测量之处值 {worth}，未能证明达到界值的 {times} 倍。",
+        "小规模条件，不具代表性：内容在有测量之处值 {worth}，未能证明达到界值 {margin} 的 {times} 倍。",
     ),
     "regime_small_bound": (
-        "Small regime, not representative: even uniform attention loses less than {times} times the margin there.",
-        "小规模条件，不具代表性：其中连均匀注意力的损失也不到界值的 {times} 倍。",
+        "Small regime, not representative: uniform attention loses less than {times} times the margin of {margin}.",
+        "小规模条件，不具代表性：其中连均匀注意力的损失也不到界值 {margin} 的 {times} 倍。",
     ),
     "regime_unknown": (
         "The regime is unknown: no study there measures what content is worth.",

@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 from urllib.parse import quote
 
 from oelm.analysis.claims import ENOUGH_CONTENT, LEAST_PLACES_TO_POOL, Range, Rule, Size, Unit, Words, scaled
 from oelm.analysis.findings import Finding
-from oelm.analysis.ledger import POWER, Entry, Judged, Need
+from oelm.analysis.ledger import POWER, Entry, Judged, LedgerVerdict, Need
 from oelm.analysis.pooling import Estimate
-from oelm.analysis.statistics import CONFIDENCE
+from oelm.analysis.statistics import CONFIDENCE, MARGIN
 from oelm.report.certificates import link
 from oelm.report.document import Answer, Column, Figure, Footnote, Line, Section, Table
 from oelm.report.numbers import shown_probability, without_minus_zero
@@ -39,6 +40,15 @@ def ledger_section(entries: Sequence[Entry], out: Path, lang: Language) -> Secti
     )
     note = say("ledger_note", pooled=LEAST_PLACES_TO_POOL, claims=len(entries))
     return Section("ledger", say("heading_ledger"), (note,), answers=answers)
+
+
+def claims_by_verdict(entries: Sequence[Entry], lang: Language) -> Iterator[str]:
+    """Name the claims of each verdict, in a line for each."""
+    say = wording(lang)
+    for verdict in get_args(LedgerVerdict):
+        titles = [words(entry.claim.title, lang) for entry in entries if entry.verdict == verdict]
+        if titles:
+            yield say("claims_by_verdict", verdict=say(verdict), claims=say("ledger_join").join(titles))
 
 
 def rules_section(entries: Sequence[Entry], lang: Language) -> Section:
@@ -110,6 +120,7 @@ def _corrected(entry: Entry, say: Say) -> Iterator[str]:
 def _regime(entry: Entry, say: Say) -> Iterator[str]:
     regimes = {part.regime for part in entry.judged if part.pooled}
     worth = [value for part in entry.judged for value in part.worth]
+    margin = _number(MARGIN, "percent", say, signed=False)
     if "small" in regimes:
         shown = (
             [_number(value, "percent", say, signed=False) for value in sorted({min(worth), max(worth)})]
@@ -117,9 +128,9 @@ def _regime(entry: Entry, say: Say) -> Iterator[str]:
             else []
         )
         yield (
-            say("regime_small", worth=say("to").join(shown), times=ENOUGH_CONTENT)
+            say("regime_small", worth=say("to").join(shown), times=ENOUGH_CONTENT, margin=margin)
             if shown
-            else say("regime_small_bound", times=ENOUGH_CONTENT)
+            else say("regime_small_bound", times=ENOUGH_CONTENT, margin=margin)
         )
     elif "unknown" in regimes:
         yield say("regime_unknown")
