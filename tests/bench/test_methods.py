@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oelm.bench import methods
-from oelm.bench.methods import LEAST_BLOCKS, MethodsBench, bench_methods, main, saving, summary
+from oelm.bench.methods import LEAST_BLOCKS, MethodsBench, bench_methods, main, memory_saving, saving, summary
 from oelm.errors import BadShape, InvalidSpec, UnknownName
 from oelm.models.cost import training_cost
 
@@ -49,6 +49,18 @@ def test_a_saving_above_its_ceiling_is_not_explained(arm, ceiling, explained):
     assert found["ceiling"] == pytest.approx(1 - ceiling, abs=0.005)
     assert found["explained"] is explained
     assert found["flop_share"] == 0.022
+
+
+def test_the_saving_of_memory_has_an_interval_over_blocks():
+    blocks = [[{"baseline": {"peak_bytes": 50.0}, "oelm-freeze": {"peak_bytes": 50.0}},
+               {"baseline": {"peak_bytes": 100.0}, "oelm-freeze": {"peak_bytes": 100.0 * (1 - saved)}}]
+              for saved in (0.03, 0.04, 0.05)]  # fmt: skip
+    found = memory_saving(blocks, "baseline", "oelm-freeze")
+    low, high = found["memory_saving_interval"]
+    assert found["memory_saving"] == pytest.approx(0.04)
+    assert low == pytest.approx(0.04 - 4.3027 * 0.01 / math.sqrt(3), abs=1e-5)
+    assert high == pytest.approx(0.04 + 4.3027 * 0.01 / math.sqrt(3), abs=1e-5)
+    assert memory_saving(blocks[:1], "baseline", "oelm-freeze")["memory_saving_interval"] is None
 
 
 def test_one_block_decides_nothing():

@@ -14,9 +14,13 @@ from oelm.report.figures import Painter, as_svg, drawn
 from oelm.report.plots import (
     MARKERS,
     TONES,
+    Band,
     Bar,
+    ClaimDot,
+    ClaimPanel,
     Dot,
     Rank,
+    claim_forest,
     forest,
     heads,
     heads_over_training,
@@ -39,8 +43,13 @@ HEADS = [("baseline", 0, [[1.0, 2.0], [3.0, 0.5]]), ("oelm-freeze", 1, [[2.0, 2.
 SEEN = [
     AttentionRecord(step=step, entropy=((1.0, 2.0), (3.0, 0.5)), distance=((9.0, 1.0), (2.0, 4.0))) for step in (1, 2)
 ]
+CLAIM = ClaimPanel(
+    "", "percent", (-5.8,), Band(-math.inf, -1.0), Band(-1.0, 1.0), 0.0,
+    (ClaimDot("fair<1>", 0.4, -2.0, 3.0, pooled=False), ClaimDot("pooled", 0.5, -9.0, 9.0, pooled=True)),
+)  # fmt: skip
 PAINTERS: dict[str, Painter] = {
     "forest": lambda say: forest(DOTS, 5.0, "percent", say),
+    "claims": lambda say: claim_forest([CLAIM, replace(CLAIM, title="only published", dots=(), nothing=None)], say),
     "waterfall": lambda _say: waterfall(BARS, "percent", relative=True),
     "ranking": lambda say: ranking(RANKS, 5.0, "percent", say),
     "tuning": lambda say: tuning_curves(CURVES, ["baseline", "_odd"], say),
@@ -118,3 +127,10 @@ def test_steps_of_an_ablation_start_where_the_one_before_ended() -> None:
     assert first.get_x() + first.get_width() == pytest.approx(0.3)
     assert second.get_x() + second.get_width() == pytest.approx(0.3)
     assert math.isclose(second.get_x(), 0.15)
+
+
+def test_the_forest_of_a_claim_names_every_study_and_what_was_published() -> None:
+    svg = as_svg(lambda say: claim_forest([CLAIM], say), "en")
+    labels = texts(svg)
+    for label in ("published", "fair<1>", "pooled", "supports the claim", "no effect", "percent"):
+        assert label in labels

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.report.document import Answer, Column, Document, Fold, Line, Remark, Section, Table
+from oelm.report.document import Answer, Column, Document, Figure, Fold, Footnote, Line, Remark, Section, Table
 from oelm.report.typeset import comma_separated, latex, latex_escaped, markdown_document
 
 TABLE = Table(
@@ -53,11 +53,22 @@ def test_a_name_that_a_spreadsheet_would_run_is_kept_from_it() -> None:
 
 def test_markdown_has_every_part_of_every_section() -> None:
     section = Section(
-        "s", "Heading", ("A sentence.",), (Answer("arm", "met", "met", "It is.", (("record", "r.json"),)),), TABLE,
+        "s", "Heading", ("A sentence.",), (Answer("arm", "met", "met", "It is."),), TABLE,
         remarks=(Remark("x", "why", "x.json"), Remark("y", "no")),
         folds=(Fold("seed 0", "spec", (("commit", "c", None),)),),
     )  # fmt: skip
     text = markdown_document(Document("Title", "Why?", (section,), "made by"))
-    for part in ("# Title", "## Heading", "A sentence.", "**arm: met.** It is. [record](r.json)", "| a\\_b &amp; c |",
+    for part in ("# Title", "## Heading", "A sentence.", "**arm: met.** It is.", "| a\\_b &amp; c |",
                  "a note\\_", "[x](x.json): why", "- y: no", "seed 0; commit c", "made by"):  # fmt: skip
         assert part in text
+
+
+def test_a_long_answer_has_its_figure_and_its_evidence_as_footnotes() -> None:
+    note = Footnote("fair_1: +2 %.", (("oelm-freeze", (("0", "a.json"), ("1", "b.json"))),))
+    picture = Figure("claim-x", "<svg/>", b"", "")
+    answer = Answer("A claim", "supported", "supported", "It is.", ("Three seeds.",), picture, (note,), "claim-x")
+    text = markdown_document(Document("Title", "Why?", (Section("s", "Heading", answers=(answer,)),), "made by"))
+    assert (
+        "### A claim: supported\n\nIt is.[^claim-x-1]\n\nThree seeds.\n\n![A claim](claim-x.png)\n\n"
+        "[^claim-x-1]: fair\\_1: +2 %.\n\n    - oelm-freeze: [0](a.json) [1](b.json)"
+    ) in text

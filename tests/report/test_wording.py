@@ -9,27 +9,21 @@ import pytest
 
 import oelm.report
 from oelm.analysis.ablation import StepName
+from oelm.analysis.claims import Unit, published_claims
 from oelm.analysis.compare import GapState
-from oelm.analysis.finding import LedgerVerdict
-from oelm.analysis.ledger import Claim
+from oelm.analysis.findings import Reason
+from oelm.analysis.ledger import DECIDED, LedgerVerdict
 from oelm.analysis.measure import Judged, MeasureName
 from oelm.analysis.price import Kind
 from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.report.wording import SENTENCES, wording
 
-UNTRANSLATED = {
-    "percent",
-    "none",
-    "join",
-    "comma",
-    "semicolon",
-    "of",
-    "ledger_join",
-    "ledger_one",
-    "ledger_one_plain",
-    "reason_join",
-}  # signs, not words
+SIGNS = {
+    "claim_size", "claim_effect", "claim_at", "claim_part", "need_seeds_at", "ledger_join", "ledger_one", "comma",
+    "semicolon", "reason_join",
+}  # fmt: skip
+UNTRANSLATED = {"percent", "none", "join", "of", *SIGNS}  # signs, not words
 
 
 def gaps(sentence: str) -> set[str]:
@@ -52,13 +46,14 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "heading_": ("gaps", "ignored"),
     "step_": get_args(StepName),
     "price_": get_args(Kind),
-    "claim_": get_args(Claim),
-    "needs_": get_args(Claim),
+    "claim_because_": DECIDED,
+    "claim_axis_": get_args(Unit),
+    "reason_": (*get_args(Reason), "doubling_unknown", "repeats_unknown"),
+    "quantity_": tuple(rule.quantity for claim in published_claims() if len(claim.rules) > 1 for rule in claim.rules),
     "table_note_": get_args(MeasureName),
     "forest_axis_": get_args(MeasureName),
     "kind_": ("text", "examples"),
     "split_": get_args(Judged),
-    "reason_": ("doubling_unknown", "repeats_unknown"),
     "distance": ("", "_one_seed", "_no_spread", "_accuracy", "_accuracy_one_seed", "_accuracy_no_spread"),
 }
 """Sentences whose keys are put together: how they begin, and the values that they end with."""

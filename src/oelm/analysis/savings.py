@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oelm.analysis.compare import Comparison
 from oelm.analysis.evidence import MACHINE, Cell, Evidence
@@ -43,6 +43,10 @@ class Saving:
     time: float | None
     """Of the training seconds per step, as the runs had them, the mean over seeds that both ran on one machine."""
     time_interval: Interval | None
+    times: dict[int, float] = field(default_factory=dict)
+    """Seed -> the share of a step's time saved, for the pairs of runs on one machine."""
+    peaks: dict[int, float] = field(default_factory=dict)
+    """Seed -> the share of the peak of memory saved, likewise."""
 
     @property
     def unexplained(self) -> bool:
@@ -93,11 +97,13 @@ def _saving(row: Row, reference: Row) -> Saving:
         trained=1 - trained[0].trainable / trained[1].trainable if trained[0] and trained[1] else None,
         qk=qk_trained(first, reference.evidence[0]),
         optimizer=1 - cost[0].optimizer_bytes / cost[1].optimizer_bytes if cost[0] and cost[1] else None,
-        memory=statistics.fmean(peaks) if peaks else None,
-        memory_interval=interval_of_mean(peaks, CONFIDENCE),
+        memory=statistics.fmean(peaks.values()) if peaks else None,
+        memory_interval=interval_of_mean(list(peaks.values()), CONFIDENCE),
         flops=_fewer_flops(first, other.cost) if begun else None,
-        time=statistics.fmean(times) if times else None,
-        time_interval=interval_of_mean(times, CONFIDENCE),
+        time=statistics.fmean(times.values()) if times else None,
+        time_interval=interval_of_mean(list(times.values()), CONFIDENCE),
+        times=times,
+        peaks=peaks,
     )
 
 
@@ -113,15 +119,15 @@ def step_flops(cost: CostRecord) -> int:
     return sum(cost.forward_flops.values()) + sum(cost.backward_flops.values())
 
 
-def _paired(row: Row, reference: Row, measured: Callable[[Evidence], float | None]) -> list[float]:
-    """Return the share saved, one for each shared seed of which both records say.
+def _paired(row: Row, reference: Row, measured: Callable[[Evidence], float | None]) -> dict[int, float]:
+    """Return the share saved for each shared seed whose records both have the figure.
 
-    Where a run was made, its loss hardly tells; its seconds and bytes do, so runs of two machines make no pair.
+    The loss of a run hardly depends on its machine, but seconds and bytes do, so runs of two machines are not paired.
     """
     own, other = ({item.spec.seed: item for item in side.evidence} for side in (row, reference))
-    pairs = [(own[seed], other[seed]) for seed in own if seed in other and is_same_machine(own[seed], other[seed])]
-    measures = [(measured(mine), measured(theirs)) for mine, theirs in pairs]
-    return [1 - mine / theirs for mine, theirs in measures if mine and theirs]
+    pairs = [seed for seed in own if seed in other and is_same_machine(own[seed], other[seed])]
+    measures = {seed: (measured(own[seed]), measured(other[seed])) for seed in pairs}
+    return {seed: 1 - mine / theirs for seed, (mine, theirs) in measures.items() if mine and theirs}
 
 
 def is_same_machine(one: Evidence, other: Evidence) -> bool:

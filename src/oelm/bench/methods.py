@@ -147,6 +147,7 @@ def _arm(
     peaks = [turn[arm]["peak_bytes"] for turns in blocks for turn in turns if "peak_bytes" in turn[arm]]
     found["peak_bytes"] = max(peaks, default=None)
     if arm != reference:
+        found |= memory_saving(blocks, reference, arm)
         most = saving(blocks, reference, ceiling or reference)
         # Paired with the ceiling itself: a difference of two savings would carry the noise of the first arm twice.
         excess = saving(blocks, ceiling or reference, arm)["saving_interval"]
@@ -170,6 +171,20 @@ def saving(blocks: Sequence[Sequence[Turn]], reference: str, arm: str, clock: Cl
         "saving": 1 - math.exp(statistics.fmean(logs)),
         "saving_interval": bounds,
         "half_width": bounds and (bounds[1] - bounds[0]) / 2,
+    }
+
+
+def memory_saving(blocks: Sequence[Sequence[Turn]], reference: str, arm: str) -> dict[str, Any]:
+    """Return the part of the reference's peak of memory that an arm saves, with its interval over blocks.
+
+    Every block has fresh processes, so the peak at the end of a block belongs to that block alone.
+    """
+    ends = [turns[-1] for turns in blocks if all("peak_bytes" in turns[-1][name] for name in (reference, arm))]
+    shares = [1 - turn[arm]["peak_bytes"] / turn[reference]["peak_bytes"] for turn in ends]
+    interval = interval_of_mean(shares, CONFIDENCE)
+    return {
+        "memory_saving": statistics.fmean(shares) if shares else None,
+        "memory_saving_interval": interval and [interval.low, interval.high],
     }
 
 

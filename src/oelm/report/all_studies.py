@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,20 +9,20 @@ from pathlib import Path
 from urllib.parse import quote
 
 import oelm
-from oelm.analysis.claims_of_quality import growing_corpora
+from oelm.analysis.benches import Bench, read_benches
 from oelm.analysis.compare import Comparison, Found, compare_folder
-from oelm.analysis.finding import Finding, counterpart, frozen_rows
+from oelm.analysis.findings import counterpart, frozen_rows
 from oelm.analysis.gather import gather
-from oelm.analysis.ledger import Entry, ledger
+from oelm.analysis.ledger import ledger
 from oelm.analysis.measure import judge
 from oelm.analysis.price import cheapest
 from oelm.analysis.published import PublishedRun, published
 from oelm.analysis.rows import Row
-from oelm.analysis.statistics import percent
 from oelm.errors import OelmError, UsageError
 from oelm.record.store import find_records, read_study, study_folders
 from oelm.report.certificates import link, named, unreadable_section
-from oelm.report.document import Answer, Column, Document, Line, Remark, Section, Table
+from oelm.report.claims import claims_by_verdict, ledger_section, rules_section
+from oelm.report.document import Column, Document, Line, Remark, Section, Table
 from oelm.report.listing import listed_records
 from oelm.report.numbers import (
     marks,
@@ -33,13 +32,10 @@ from oelm.report.numbers import (
     shown_setting,
     shown_share,
     shown_verdict,
-    without_minus_zero,
 )
 from oelm.report.page import PAGE, report_folder, write_document
-from oelm.report.plots import Dot, forest
 from oelm.report.price import price_of_all
 from oelm.report.project import files_section, project_section, timeline_section
-from oelm.report.sections import figure
 from oelm.report.wording import Language, Say, wording
 from oelm.spec.model import ForeignSpec, ModelSpec
 from oelm.study import AnyStudy, Listing
@@ -47,12 +43,13 @@ from oelm.study import AnyStudy, Listing
 
 @dataclass(frozen=True)
 class Archive:
-    """What lies below a folder of runs."""
+    """Everything in a folder of runs."""
 
     root: Path
     studies: tuple[tuple[Path, AnyStudy], ...]
     comparisons: tuple[tuple[Path, Comparison], ...]
     """With the folder of the study each is from. Probes are not among them."""
+    benches: tuple[Bench, ...]
     found: tuple[Found, ...]
     refused: tuple[tuple[str, str], ...]
     """Study, and why its runs are not compared."""
@@ -69,10 +66,11 @@ def write_final(root: Path, out: Path, lang: Language) -> Document:
 
 
 def read_archive(root: Path) -> Archive:
-    """Read and compare every study below a folder; what cannot be is told, and stops nothing."""
+    """Read and compare every study of a folder; whatever cannot be read or compared is listed, and stops nothing."""
     found, bad = find_records(root)
+    benches, spoiled = read_benches(root)
     studies, comparisons, refused = [], [], []
-    unreadable = list(map(str, bad))
+    unreadable = [*map(str, bad), *spoiled]
     for folder in study_folders(root):
         try:
             study = read_study(folder)
@@ -84,7 +82,9 @@ def read_archive(root: Path) -> Archive:
             comparisons += [(folder, item) for item in _compared(study, folder, found) if not item.is_probe]
         except OelmError as error:
             refused.append((study.name, str(error)))
-    return Archive(root, tuple(studies), tuple(comparisons), tuple(found), tuple(refused), tuple(unreadable))
+    return Archive(
+        root, tuple(studies), tuple(comparisons), tuple(benches), tuple(found), tuple(refused), tuple(unreadable)
+    )
 
 
 def _compared(study: AnyStudy, folder: Path, found: Sequence[Found]) -> Sequence[Comparison]:
@@ -106,12 +106,15 @@ def final_document(archive: Archive, out: Path, lang: Language) -> Document:
         if archive.studies
         else say("final_nothing", root=archive.root.name)
     )
+    entries = ledger(comparisons, archive.benches)
     sections = [
-        Section("verdict", say("heading_verdict"), (lead, *_answers(comparisons, say))),
-        _ledger_section(ledger(comparisons), out, say),
+        Section(
+            "verdict", say("heading_verdict"), (lead, *claims_by_verdict(entries, lang), *_answers(comparisons, say))
+        ),
+        ledger_section(entries, out, lang),
+        rules_section(entries, lang),
         *price_of_all(comparisons, say),
         *_cross_section(archive, out, say),
-        *_trend_section(comparisons, lang),
         *_studies_section(archive, out, lang),
         project_section(runs, say),
         *timeline_section(archive.studies, archive.found, say),
@@ -165,57 +168,6 @@ def _what_it_takes(comparisons: Sequence[Comparison], say: Say) -> Iterator[str]
         yield say("takes", where=say("ledger_join").join(places))
 
 
-def _ledger_section(entries: Sequence[Entry], out: Path, say: Say) -> Section:
-    answers = tuple(
-        Answer(
-            say(f"claim_{entry.claim}"), entry.verdict, say(entry.verdict), _evidence_of(entry, say),
-            tuple(_links(entry, out)),
-        )
-        for entry in entries
-    )  # fmt: skip
-    return Section("ledger", say("heading_ledger"), (say("ledger_note"),), answers=answers)
-
-
-def _links(entry: Entry, out: Path) -> Iterator[tuple[str, str]]:
-    """Link every record once; the first of an arm says which, the others only their seed."""
-    said: set[tuple[str, str]] = set()
-    for finding in entry.findings:
-        for item in finding.evidence:
-            place = (finding.study, item.arm)
-            words = f"{item.spec.seed}" if place in said else f"{finding.study}, {item.arm}: {item.spec.seed}"
-            said.add(place)
-            yield words, link(item.directory, out)
-
-
-def _evidence_of(entry: Entry, say: Say) -> str:
-    if not entry.findings:
-        return say("ledger_none", needs=say(f"needs_{entry.claim}"))
-    return say("ledger_join").join(_finding(finding, say) for finding in entry.findings)
-
-
-def _finding(finding: Finding, say: Say) -> str:
-    values = {
-        "study": finding.study, "arm": finding.what, "difference": _number(finding, finding.mean, say),
-        "verdict": say(finding.verdict),
-    }  # fmt: skip
-    if finding.interval is None:
-        return say("ledger_one_plain", **values)
-    bounds = (finding.interval.low, finding.interval.high)
-    # Points won are costs negated, so the lower cost is the upper bound.
-    low, high = (_number(finding, bound, say) for bound in (reversed(bounds) if finding.unit == "points" else bounds))
-    return say("ledger_one", interval=say("range_plain", low=low, high=high), **values)
-
-
-def _number(finding: Finding, value: float | None, say: Say) -> str:
-    if value is None:
-        return say("none")
-    if finding.unit == "percent":
-        return say("percent", value=f"{percent(value):+.1f}")
-    if finding.unit == "points":
-        return say("points", value=f"{without_minus_zero(-value):+.2f}")
-    return shown_share(value, say) if finding.unit == "share" else say("ledger_steps", value=f"{value:.2f}")
-
-
 def _cross_section(archive: Archive, out: Path, say: Say) -> Iterator[Section]:
     lines = []
     for _, comparison in archive.comparisons:
@@ -250,22 +202,6 @@ def architecture(model: ModelSpec) -> str:
     if isinstance(model, ForeignSpec):
         return model.name if model.pretrained else f"{model.name} (0)"
     return f"GPT {model.num_layers} x {model.model_dim}"
-
-
-def _trend_section(comparisons: Sequence[Comparison], lang: Language) -> Iterator[Section]:
-    say = wording(lang)
-    found = list(itertools.chain.from_iterable(growing_corpora(comparisons)))
-    dots = [
-        Dot(f"{comparison.study.name} ({tokens / 1e6:,.1f} M)", percent(row.difference.mean), percent(interval.low),
-            percent(interval.high), row.verdict or "undecided", row.evidence[0].spec.data.corpus)
-        for tokens, comparison, row in found if row.difference and (interval := row.difference.interval)
-    ]  # fmt: skip
-    if dots:
-        margins = {percent(comparison.margin) for _, comparison, _ in found}
-        line = margins.pop() if len(margins) == 1 else None
-        picture = figure("trend", lambda voice: forest(dots, line, voice("forest_axis_perplexity"), voice),
-                         say("trend_caption"), lang)  # fmt: skip
-        yield Section("trend", say("heading_trend"), figure=picture)
 
 
 def _studies_section(archive: Archive, out: Path, lang: Language) -> Iterator[Section]:

@@ -7,91 +7,168 @@ ALL_STUDIES: dict[str, tuple[str, str]] = {
     "final_question": ("How much of attention has to be learned?", "注意力有多少需要学习？"),
     "final_lead": (
         (
-            "{studies} studies with {runs} runs lie below {root}. Studies that are not finished are shown as far as "
-            "they are."
+            "The folder {root} has {studies} studies with {runs} runs. Studies that are not finished are shown with "
+            "the runs they have."
         ),
         "{root} 下有 {studies} 项研究，共 {runs} 次运行。未完成的研究按现有进度展示。",
     ),
     "final_nothing": (
-        "No study lies below {root}: there is nothing to report yet.",
+        "The folder {root} has no study: there is nothing to report yet.",
         "{root} 下没有任何研究：暂无可报告的内容。",
     ),
+    "claims_by_verdict": ("Published claims, {verdict}: {claims}.", "论文主张，{verdict}：{claims}。"),
     "heading_ledger": ("The published claims, one by one", "论文主张逐条核对"),
     "ledger_note": (
         (
-            "Verdicts come from the records at hand, by rule; a claim that no study here tests is not yet tested. "
-            "About quality only studies decide in which every arm was tuned and a plain baseline beats uniform "
-            "attention by 10 %, or guessing. Orthogonal beats random: the interval of the step from the matched "
-            "Gaussian lies on one side of nothing. 10-15 %: the interval lies within, or outside. Grows: intervals on "
-            "parts of one text, one five times the other, lie apart. 57 %: the interval of time saved lies on one "
-            "side of 50 %. No gain: on one side of 5 %. More time saved than freezing can explain decides neither. "
-            "Fewer epochs: at most 0.85 of the steps; at least as many, or surely a higher loss at the end. On "
-            "pretrained encoders freezing is judged against Q and K that were made orthogonal as well, and train. "
-            "Memory: one side of 4 % of the peak, where the model is most of it."
+            "Each claim is judged by the rules in the table below. Supported: the 95 % interval of the measured effect "
+            "is within the claimed range. No effect: the effect is equivalent to nothing. Contradicted: the interval "
+            "excludes every published size. Seeds of one corpus are one sample; {pooled} or more corpora are pooled by "
+            "random effects, and of fewer each has to decide by itself. p-values are corrected for all {claims} claims "
+            "(Holm)."
         ),
         (
-            "判定由现有记录按规则得出；没有研究检验过的主张标为“尚未检验”。关于质量，只有各组均经调参、且不加修补的基线比均匀"
-            "注意力好 10% 以上（或优于猜测）的研究才作判定。正交优于随机：从同尺度高斯到正交一步的区间在零的一侧。"
-            "10-15%：区间在其内或其外。随语料增大：同一文本、相差五倍以上的两部分的区间不相交。57%：节省时间的区间在"
-            " 50% 的一侧。没有加速：区间在 5% 的一侧。节省的时间若超过冻结所能解释的范围，则两者均不作判定。"
-            "更少轮数：步数至多 0.85 倍；或不少于对照，或最终损失确定更高。"
-            "预训练编码器上，冻结与同样正交化但继续训练的 Q、K 相比。内存："
-            "在模型占峰值大部分时，区间在 4% 的一侧。"
+            "每条主张按下表的规则判定。支持：实测效应的 95% 区间在主张的范围内。没有影响：效应与零等价。"
+            "被否定：区间不含任何已发表的数值。同一语料的种子为一个样本；{pooled} 个及以上语料按随机效应合并，"
+            "更少时须各自得出结论。p 值按全部 {claims} 条主张校正（Holm）。"
         ),
     ),
+    "heading_rules": ("The rules of these verdicts", "判定规则"),
+    "rules_note": (
+        "The verdicts above were found with exactly this table (oelm.analysis.claims).",
+        "以上判定完全依据此表（oelm.analysis.claims）。",
+    ),
+    "rules_claim": ("claim", "主张"),
+    "rules_published": ("published", "已发表"),
+    "rules_claimed": ("supported within", "支持的范围"),
+    "rules_none": ("no effect within", "视为没有影响"),
+    "rules_counts": ("what counts as evidence", "何为证据"),
     "supported": ("supported", "支持"),
+    "no effect": ("no effect", "没有影响"),
     "contradicted": ("contradicted", "被否定"),
     "not yet tested": ("not yet tested", "尚未检验"),
-    "ledger_none": ("What it needs: {needs}", "所需：{needs}"),
-    "ledger_one": (
-        "{study}, {arm}: {difference} ({interval}), {verdict}",
-        "{study}，{arm}：{difference}（{interval}），{verdict}",
+    "claim_published": ("Published: {sizes}.", "已发表：{sizes}。"),
+    "claim_size": ("{size} ({source})", "{size}（{source}）"),
+    "claim_effect": ("{mean} ({interval})", "{mean}（{interval}）"),
+    "claim_at": ("{place} {effect}", "{place} {effect}"),
+    "claim_measured_one": ("Measured: {effect}.", "实测：{effect}。"),
+    "claim_measured_two": (
+        "Measured: {listed}; pooled {pooled}, from {places} places only.",
+        "实测：{listed}；合并 {pooled}，仅来自 {places} 处。",
     ),
-    "ledger_one_plain": ("{study}, {arm}: {difference}, {verdict}", "{study}，{arm}：{difference}，{verdict}"),
+    "claim_measured_many": (
+        "Measured, pooled over {places} places: {pooled} ({listed}).",
+        "实测，{places} 处合并：{pooled}（{listed}）。",
+    ),
+    "claim_no_interval": ("Measured, but nothing that counts: {listed}.", "有实测，但均不计入：{listed}。"),
+    "claim_unmeasured": ("Nothing is measured yet.", "尚无实测。"),
+    "claim_part": ("{name}. {text}", "{name}。{text}"),
+    "claim_part_verdict": ("By itself it is {verdict}.", "单独来看为{verdict}。"),
+    "claim_flops": (
+        "Freezing removes {share} of a step's FLOPs.",
+        "冻结最多减少单步计算量的 {share}。",
+    ),
+    "claim_because_supported": (
+        "The interval is within the claimed range (corrected p: {p}).",
+        "区间在主张的范围内（校正后 p：{p}）。",
+    ),
+    "claim_because_no effect": (
+        "The effect is equivalent to nothing (corrected p: {p}).",
+        "效应与零等价（校正后 p：{p}）。",
+    ),
+    "claim_because_contradicted": (
+        "The interval excludes every published size (corrected p: {p}).",
+        "区间不含任何已发表的数值（校正后 p：{p}）。",
+    ),
+    "claim_corrected_away": (
+        "Taken alone it would be {verdict}; corrected for all claims p is {p}, so it stays undecided.",
+        "单独来看为{verdict}；按全部主张校正后 p 为 {p}，因此仍未定。",
+    ),
+    "regime_small": (
+        (
+            "Small regime, not representative: content is worth {worth} where that is measured, and is not shown to be "
+            "worth {times} times the margin of {margin}."
+        ),
+        "小规模条件，不具代表性：内容在有测量之处值 {worth}，未能证明达到界值 {margin} 的 {times} 倍。",
+    ),
+    "regime_small_bound": (
+        "Small regime, not representative: uniform attention loses less than {times} times the margin of {margin}.",
+        "小规模条件，不具代表性：其中连均匀注意力的损失也不到界值 {margin} 的 {times} 倍。",
+    ),
+    "regime_unknown": (
+        "The regime is unknown: no study there measures what content is worth.",
+        "条件未知：没有研究测量其中内容的价值。",
+    ),
+    "to": (" to ", " 至 "),
+    "need_seeds": (
+        (
+            "What would decide it, with {power} power if means and spreads stay: further seeds, {seeds} ({runs} runs, "
+            "about {hours})."
+        ),
+        "若均值与离散程度不变，以 {power} 的把握得出结论需要更多种子：{seeds}（{runs} 次运行，约 {hours}）。",
+    ),
+    "need_seeds_at": ("{place} {count}", "{place} {count} 个"),
+    "need_experiment": (
+        "What would decide it: {experiment} ({runs} runs, about {hours} at the size on record).",
+        "可得出结论的实验：{experiment}（{runs} 次运行，按现有规模约 {hours}）。",
+    ),
+    "need_bench": (
+        "What would decide it: {experiment} (about {hours}).",
+        "可得出结论的实验：{experiment}（约 {hours}）。",
+    ),
+    "core_hours": ("{value} core-hours", "{value} 核时"),
+    "gpu_hours": ("{value} GPU-hours", "{value} GPU 时"),
+    "range_below": ("at most {high}", "至多 {high}"),
+    "range_above": ("at least {low}", "至少 {low}"),
+    "claim_row_published": ("published", "已发表"),
+    "claim_together": ("{place}, all seeds", "{place}，全部种子"),
+    "claim_pooled": ("pooled", "合并"),
+    "claim_band_claimed": ("supports the claim", "支持主张"),
+    "claim_band_nothing": ("no effect", "没有影响"),
+    "claim_axis_percent": ("difference of perplexity (%)", "困惑度差异（%）"),
+    "claim_axis_points": ("difference of accuracy (points)", "准确率差异（百分点）"),
+    "claim_axis_share": ("saved (%)", "节省（%）"),
+    "claim_axis_steps": ("times the steps", "步数之比"),
+    "quantity_pretrained-encoder": ("Pretrained encoders", "预训练编码器"),
+    "quantity_fresh-encoder": ("Encoders from scratch", "从头训练的编码器"),
+    "quantity_freezing": ("GPT from scratch", "从头训练的 GPT"),
+    "ledger_evidence": ("The evidence: {count} findings and their runs", "证据：{count} 项发现及其运行"),
+    "ledger_bench": ("result", "结果"),
+    "ledger_one": ("{study}, {arm}: {difference}. {verdict}", "{study}，{arm}：{difference}。{verdict}"),
     "ledger_join": ("; ", "；"),
     "ledger_steps": ("{value} times the steps", "{value} 倍步数"),
-    "claim_orthogonal-beats-random": ("Orthogonal beats random", "正交优于随机"),
-    "needs_orthogonal-beats-random": (
-        "a frozen orthogonal arm beside a frozen Gaussian one of the same scale (oelm-random-matched).",
-        "冻结正交组与同尺度的冻结高斯组（oelm-random-matched）。",
+    "reason_counts": ("It counts.", "计入。"),
+    "reason_untuned": ("It does not count: the arms are not tuned.", "不计入：各组未经调参。"),
+    "reason_repaired-baseline": ("It does not count: the baseline is not plain.", "不计入：基线带有修补。"),
+    "reason_at-chance": ("It does not count: the baseline is at chance.", "不计入：基线与猜测无异。"),
+    "reason_incomplete": ("It does not count: some declared seeds are not complete.", "不计入：部分声明的种子未完成。"),
+    "reason_lost": ("It does not count: some runs failed or diverged.", "不计入：有运行失败或发散。"),
+    "reason_scale-confounded": (
+        "It does not count: the random arm has another scale.",
+        "不计入：随机组的尺度不同。",
     ),
-    "claim_freezing-costs-10-to-15": ("Freezing costs 10-15 % on GPT", "在 GPT 上冻结使困惑度升高 10-15%"),
-    "needs_freezing-costs-10-to-15": (
-        "a GPT from scratch with and without frozen orthogonal Q/K, several seeds.",
-        "从头训练的 GPT，含与不含冻结正交 Q/K，多个种子。",
+    "reason_no-counterpart": (
+        "It does not count: no arm starts alike and trains.",
+        "不计入：没有起点相同而继续训练的对照组。",
     ),
-    "claim_loss-grows-with-the-corpus": ("The loss grows with the corpus", "劣化随语料增大"),
-    "needs_loss-grows-with-the-corpus": (
-        "the same GPT, tuned, on a small part of a text and on one at least five times as large.",
-        "同一 GPT（经调参）分别在一份文本的小部分与至少五倍大的部分上训练。",
+    "reason_unexplained": (
+        "It does not count: more time is saved than freezing can explain.",
+        "不计入：节省的时间超过冻结所能解释的范围。",
     ),
-    "claim_classification-tolerates-freezing": (
-        "Classification tolerates freezing, generation does not",
-        "分类任务能承受冻结，生成任务不能",
+    "reason_little-of-the-memory": (
+        "It does not count: the model is a small part of the memory.",
+        "不计入：模型只占内存的一小部分。",
     ),
-    "needs_classification-tolerates-freezing": (
-        "an encoder trained from scratch on a classification task, beside GPT: otherwise pretraining is confounded.",
-        "从头训练的编码器做分类任务，与 GPT 对照；否则与预训练混淆。",
+    "reason_bench-instead": (
+        "It does not count: a bench measures this with both arms in turns.",
+        "不计入：已有两组轮流执行的基准测试。",
     ),
-    "claim_57-percent-faster-on-bert": ("57 % faster on BERT", "BERT 上快 57%"),
-    "needs_57-percent-faster-on-bert": (
-        "a BERT with and without frozen Q/K, timed over several seeds on one machine.",
-        "含与不含冻结 Q/K 的 BERT，在同一台机器上以多个种子计时。",
+    "reason_small-regime": (
+        "It does not count: there is evidence from a representative regime.",
+        "不计入：已有具代表性条件下的证据。",
     ),
-    "claim_no-gain-on-gpt": ("No gain of time on GPT", "GPT 上没有加速"),
-    "needs_no-gain-on-gpt": ("a GPT with and without frozen Q/K, timed.", "含与不含冻结 Q/K 的 GPT 计时。"),
-    "claim_converges-in-fewer-epochs": ("Converges in 2.0 instead of 2.5 epochs", "2.0 轮收敛而非 2.5 轮"),
-    "needs_converges-in-fewer-epochs": (
-        "the validation curves of a classification study.",
-        "分类研究的验证曲线。",
-    ),
-    "claim_less-memory": ("4.7 % less memory", "内存减少 4.7%"),
-    "needs_less-memory": (
-        (
-            "the measured peak of memory of a GPT with and without frozen Q/K (the published figure is of checkpoint "
-            "files)."
-        ),
-        "含与不含冻结 Q/K 的 GPT 的实测内存峰值（论文数字实为检查点文件大小）。",
+    "reason_no-interval": (
+        "It does not count: one pair, or pairs that are all equal, have no interval.",
+        "不计入：仅一对，或各对完全相同，没有区间。",
     ),
     "heading_cross": ("Across architectures and corpora", "跨架构与语料"),
     "cross_note": (
@@ -103,11 +180,6 @@ ALL_STUDIES: dict[str, tuple[str, str]] = {
     "kind": ("task", "任务"),
     "kind_text": ("language", "语言建模"),
     "kind_examples": ("classification", "分类"),
-    "heading_trend": ("Does the loss grow with the corpus?", "劣化是否随语料增大？"),
-    "trend_caption": (
-        "Differences of frozen head-wise orthogonal arms to their references, on parts of one text, smallest on top.",
-        "冻结的逐头正交组相对参照的差异，取自同一文本的各部分，自上而下由小到大。",
-    ),
     "applies_met": ("The published method is within the margin: {where}", "论文方法在界值以内：{where}"),
     "applies_not_met": ("The published method is beyond the margin: {where}", "论文方法超出界值：{where}"),
     "applies_beside": (

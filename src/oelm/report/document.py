@@ -55,15 +55,28 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Footnote:
+    """What an answer rests on: a sentence, and below it groups of links with the name of each group."""
+
+    text: str
+    links: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    """Name of the group, and the words and address of each link."""
+
+
+@dataclass(frozen=True)
 class Answer:
-    """What was found about one thing, in a word and in a sentence."""
+    """What was found about one thing, in a word and in a sentence; a long one may have a figure and footnotes."""
 
     subject: str
     tone: str
     word: str
     sentence: str
-    links: tuple[tuple[str, str], ...] = ()
-    """Words and addresses of what it rests on."""
+    needs: tuple[str, ...] = ()
+    """What would decide it."""
+    figure: Figure | None = None
+    footnotes: tuple[Footnote, ...] = ()
+    """Folded on a page, at the end of the section in Markdown."""
+    anchor: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,4 +136,5 @@ class Document:
     @property
     def figures(self) -> list[Figure]:
         """All figures, in order."""
-        return [section.figure for section in self.sections if section.figure]
+        of_answers = (answer.figure for section in self.sections for answer in section.answers)
+        return [*filter(None, of_answers), *(section.figure for section in self.sections if section.figure)]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 5.8
+CLAIM_WIDTH = 4.4
+"""Narrow enough to be legible on a phone."""
 FAR = 6.0
 """Margins beyond which a screen only tells the number."""
 MARKERS = {"met": "o", "not met": "s", "undecided": "D"}
@@ -322,3 +324,76 @@ def _manners(axes: Axes) -> None:
     axes.grid(alpha=0.25, linewidth=0.6, color="#808080")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A range on an axis; either end may be infinite."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ClaimDot:
+    """The effect of one study, or of several together (`pooled`), with its interval."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    pooled: bool
+
+
+@dataclass(frozen=True)
+class ClaimPanel:
+    """A published effect, the range that would support it, the range of no effect, and what was measured."""
+
+    title: str
+    axis: str
+    published: tuple[float, ...]
+    claimed: Band
+    nothing: Band | None
+    zero: float
+    dots: tuple[ClaimDot, ...]
+
+
+def claim_forest(panels: Sequence[ClaimPanel], say: Say) -> Figure:
+    """Draw published sizes over measured effects with their intervals, a small panel for each rule of a claim."""
+    from matplotlib.figure import Figure
+
+    rows = [len(panel.dots) + 1 for panel in panels]
+    heights = [0.24 * count + (0.75 if panel.title else 0.55) for count, panel in zip(rows, panels, strict=True)]
+    figure = Figure(figsize=(CLAIM_WIDTH, sum(heights) + 0.35), layout="constrained")
+    grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+    for axes, panel in zip(grid.flat, panels, strict=True):
+        _claim_panel(axes, panel, say)
+    # A panel may lack the range of no effect, so that the legend is gathered from all of them.
+    named = {
+        label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(named.values(), named.keys(), ncols=3, frameon=False, fontsize=8, loc="outside upper right")
+    return figure
+
+
+def _claim_panel(axes: Axes, panel: ClaimPanel, say: Say) -> None:
+    _manners(axes)
+    known = [*panel.published, panel.zero, *(bound for dot in panel.dots for bound in (dot.low, dot.high))]
+    room = 0.08 * ((max(known) - min(known)) or 1)
+    left, right = min(known) - room, max(known) + room
+    axes.set_xlim(left, right)
+    bands = [(panel.claimed, TONES["met"], "claim_band_claimed"), (panel.nothing, "#808080", "claim_band_nothing")]
+    for band, colour, key in bands:
+        if band:
+            low, high = max(band.low, left), min(band.high, right)
+            axes.axvspan(low, max(low, high), color=colour, alpha=0.16, linewidth=0, label=say(key))
+    axes.axvline(panel.zero, color=INK, linewidth=0.9)
+    axes.plot(panel.published, [0] * len(panel.published), "D", color=COLOURS[0], markersize=6, linestyle="none")
+    for place, dot in enumerate(panel.dots, 1):
+        colour = COLOURS[1] if dot.pooled else INK
+        axes.plot([dot.low, dot.high], [place, place], color=colour, linewidth=2.4 if dot.pooled else 1.5)
+        axes.plot([dot.mean], [place], "s" if dot.pooled else "o", color=colour, markersize=5.5)
+    _name_rows(axes, [say("claim_row_published"), *(dot.label for dot in panel.dots)], fontsize=9)
+    axes.tick_params(labelsize=9)
+    axes.set_xlabel(panel.axis, loc="right", fontsize=9)
+    axes.set_title(panel.title, fontsize=9, loc="left", fontweight="bold")

@@ -18,7 +18,7 @@ from oelm.files import write_atomically
 from oelm.record.archive import opened
 from oelm.record.store import RECORD
 from oelm.report.all_studies import final_document, read_archive
-from oelm.report.document import Answer, Document, Remark, Section
+from oelm.report.document import Answer, Document, Figure, Remark, Section
 from oelm.report.page import PAGE, compose, report_folder, write_document
 from oelm.report.typeset import markdown_document
 from oelm.report.wording import Language, Say, wording
@@ -94,23 +94,33 @@ def with_study_links(document: Document, links: Mapping[str, str]) -> Document:
 
 
 def _write(document: Document, folder: Path, lang: Language) -> Path:
-    """Write the Markdown and the first figure."""
+    """Write the Markdown, the first figure, and the small figures of single answers."""
     say, shown = wording(lang), None
     sections = []
     for section in document.sections:
+        section = replace(section, answers=tuple(_with_figure(answer, folder, lang) for answer in section.answers))  # noqa: PLW2901
         if section.figure and shown is None:
-            shown = replace(section.figure, name=shared_name(f"{section.figure.name}.png", lang).removesuffix(".png"))
+            shown = _written(section.figure, folder, lang)
             sections.append(replace(section, figure=shown))
         elif section.figure:
             note = say("figure_on_demand", caption=section.figure.caption)
             sections.append(replace(section, figure=None, paragraphs=(*section.paragraphs, note)))
         else:
             sections.append(section)
-    if shown:
-        write_atomically(folder / f"{shown.name}.png", _with_few_colours(shown.png))
     path = folder / shared_name("report.md", lang)
     write_atomically(path, markdown_document(replace(document, sections=tuple(sections))))
     return path
+
+
+def _with_figure(answer: Answer, folder: Path, lang: Language) -> Answer:
+    return replace(answer, figure=_written(answer.figure, folder, lang)) if answer.figure else answer
+
+
+def _written(figure: Figure, folder: Path, lang: Language) -> Figure:
+    """Write a figure as pixels, under a name of its language; return it with that name."""
+    name = shared_name(f"{figure.name}.png", lang)
+    write_atomically(folder / name, _with_few_colours(figure.png))
+    return replace(figure, name=name.removesuffix(".png"))
 
 
 def _with_addresses(document: Document, address: Address, say: Say) -> Document:
@@ -131,10 +141,15 @@ def _section(section: Section, address: Address, say: Say) -> Section:
 
 
 def _answer(answer: Answer, address: Address) -> Answer:
-    links = [(words, address(href) if _run(href) else href) for words, href in answer.links]
-    kept = tuple((words, href) for words, href in links if href)
-    lost = "".join(f" {words}" for words, href in links if not href)
-    return replace(answer, sentence=answer.sentence + lost, links=kept)
+    """Let the links of the footnotes lead to lines of reports; those that lead nowhere are left out."""
+    footnotes = []
+    for footnote in answer.footnotes:
+        groups = []
+        for name, links in footnote.links:
+            known = ((words, address(href) if _run(href) else href) for words, href in links)
+            groups.append((name, tuple((words, href) for words, href in known if href)))
+        footnotes.append(replace(footnote, links=tuple(group for group in groups if group[1])))
+    return replace(answer, footnotes=tuple(footnotes))
 
 
 def _remark(remark: Remark, address: Address, say: Say) -> Remark:

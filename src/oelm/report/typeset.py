@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from oelm.report.document import Column, Document, Line, Remark, Section, Table
+from oelm.report.document import Answer, Column, Document, Line, Remark, Section, Table
 
 if TYPE_CHECKING:
     import rich.console
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COLOURS = {
     "met": "green", "not met": "red", "undecided": "yellow",
-    "supported": "green", "contradicted": "red", "not yet tested": "dim",
+    "supported": "green", "contradicted": "red", "no effect": "red", "not yet tested": "dim",
 }  # fmt: skip
 
 EXPENDABLE = ("noise", "penalty", "tuned", "seeds")
@@ -257,11 +257,12 @@ def markdown_document(document: Document) -> str:
 def _section(section: Section) -> Iterator[str]:
     if section.paragraphs:
         yield "\n\n".join(map(escaped, section.paragraphs))
-    if section.answers:
+    if any(answer.figure for answer in section.answers):
+        for answer in section.answers:
+            yield from _long_answer(answer)
+    elif section.answers:
         yield "\n".join(
-            f"- **{escaped(answer.subject)}: {answer.word}.** {escaped(answer.sentence)}"
-            + "".join(f" [{escaped(words)}]({href})" for words, href in answer.links)
-            for answer in section.answers
+            f"- **{escaped(answer.subject)}: {answer.word}.** {escaped(answer.sentence)}" for answer in section.answers
         )
     if section.figure:
         yield f"![{escaped(section.heading)}]({section.figure.name}.png)"
@@ -279,6 +280,22 @@ def _section(section: Section) -> Iterator[str]:
             + "".join(f"; {escaped(term)} {escaped(value)}" for term, value, _ in fold.facts)
             for fold in section.folds
         )
+
+
+def _long_answer(answer: Answer) -> Iterator[str]:
+    """Yield an answer with a heading of its own, its figure, and its footnotes, each arm's links on a line."""
+    names = [f"[^{answer.anchor}-{number}]" for number, _ in enumerate(answer.footnotes, 1)]
+    yield f"### {escaped(answer.subject)}: {answer.word}"
+    yield f"{escaped(answer.sentence)}{''.join(names)}"
+    yield from map(escaped, answer.needs)
+    if answer.figure:
+        yield f"![{escaped(answer.subject)}]({answer.figure.name}.png)"
+    for name, footnote in zip(names, answer.footnotes, strict=True):
+        lines = [f"{name}: {escaped(footnote.text)}"]
+        for group, links in footnote.links:
+            shown = " ".join(f"[{escaped(words)}]({href})" for words, href in links)
+            lines.append(f"    - {escaped(group)}: {shown}")
+        yield f"{lines[0]}\n\n" + "\n".join(lines[1:]) if footnote.links else lines[0]
 
 
 def _remark(remark: Remark) -> str:
