@@ -138,7 +138,7 @@ def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda 
         planned.append(_planned(entry, tuning, *costs[key], peaks[peak], room))
     later = 0
     if isinstance(board.study, Study) and board.stage.name == "tune":
-        later = len(board.study.seeds) * len(board.study.cells()) * len(board.study.arms)
+        later = sum(len(board.study.seeds_in(cell)) for cell in board.study.cells()) * len(board.study.arms)
     study = board.study
     return Plan(study.name, study.question, device, UTILISATION, peaks, tuple(planned), later)
 

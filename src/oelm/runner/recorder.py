@@ -42,6 +42,8 @@ class Recorder:
             before = read_record(self.directory)
             self._started = before.started
             self._earlier_seconds = before.seconds.total if before.seconds else 0.0
+            if before.branched_from:
+                self.facts["branched_from"] = before.branched_from
 
     def wall_seconds(self) -> float:
         """Return the wall time of the run so far, over all its sessions."""
