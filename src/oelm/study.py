@@ -264,6 +264,10 @@ class Study(Spec):
         """Return the size of a cell; None where the study has no sizes."""
         return next((name for name, fields in self.sizes.items() if fields.items() <= cell.items()), None)
 
+    def run_at(self, cell: Setting) -> RunSpec:
+        """Return the base run in a cell."""
+        return replaced(self.base, cell)
+
     def seeds_in(self, cell: Setting) -> tuple[int, ...]:
         """Return the seeds that a cell is confirmed with."""
         return self.seeds[: self.size_seeds.get(self.size_in(cell) or "", len(self.seeds))]
