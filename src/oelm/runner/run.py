@@ -134,7 +134,7 @@ def _carry_out(
 ) -> RunRecord:
     here = recorder.world
     model = build_model(run, data, here.device)
-    audit = surgery.apply(model, run.method, seed=run.seed)
+    audit = surgery.apply(model, run.method, seed=run.seed_of("draw"))
     task = task_of(run, data, model, here.device)
     cost = _cost(model, run, task)
     recorder.facts |= {

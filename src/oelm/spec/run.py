@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import NonNegativeInt
 
 from oelm.spec.base import NoEffect, Spec, digest
@@ -25,6 +27,18 @@ class RunSpec(Spec):
     data: AnyDataSpec = DataSpec()
     train: TrainSpec = TrainSpec()
     seed: NonNegativeInt = 0
+    """Random seed of the run, of everything that has no seed of its own."""
+    data_seed: NonNegativeInt | None = None
+    """Seed of the order of the training data; None: `seed`."""
+    init_seed: NonNegativeInt | None = None
+    """Seed of the model's initial weights; None: `seed`."""
+    draw_seed: NonNegativeInt | None = None
+    """Seed of what the method draws, frozen Q and K among it; None: `seed`."""
+
+    def seed_of(self, purpose: Literal["data", "init", "draw"]) -> int:
+        """Return the seed that counts for a purpose."""
+        own: int | None = getattr(self, f"{purpose}_seed")
+        return self.seed if own is None else own
 
 
 def declared(run: RunSpec) -> RunSpec:
