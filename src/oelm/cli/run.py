@@ -94,6 +94,12 @@ def main(argv: list[str]) -> int:
     else:
         runner = LocalRunner(board, slots=slots, retries=retries, console=console)
     undone = runner.run()
+    if held := sum(map(board.is_held_back, board.stage.confirm)):
+        console.print(
+            f"{held} runs of held-back sizes wait: every other confirming run has to end first, then prediction.json "
+            "is written and they start.",
+            highlight=False,
+        )
     if queued := board.count("queued"):
         console.print(f"{queued} runs are queued in Slurm; with --slurm this command watches them.", highlight=False)
     conclude(study, root, lang="en")

@@ -145,6 +145,13 @@ class ResultRecord(Record):
         return None if self.test_loss is None or self.test_accuracy is not None else perplexity(self.test_loss)
 
 
+class BranchRecord(Record):
+    """The longer run whose checkpoint a run began with. Bits and times are those of a run that did every step."""
+
+    fingerprint: str
+    step: int
+
+
 class RunRecord(Record):
     """One run, whatever became of it."""
 
@@ -169,6 +176,7 @@ class RunRecord(Record):
     error: str | None = None
     imported: bool = False
     """Whether another program made the run, so that this one vouches for nothing but having read its files."""
+    branched_from: BranchRecord | None = None
 
     @property
     def is_unscored(self) -> bool:

@@ -126,7 +126,7 @@ def _lead(comparison: Comparison, say: Say) -> Iterator[str]:
     else:
         yield say("stage_untuned")
     complete = sum(len(row.evidence) for row in comparison.rows)
-    missing = [gap for gap in comparison.gaps if len(gap.cell) == len(study.axes)]
+    missing = [gap for gap in comparison.gaps if len(gap.cell) == len(study.axis_names)]
     yield say("progress", complete=complete, expected=complete + len(missing))
     if comparison.judged == "val":
         yield say("judged_on_validation")

@@ -42,7 +42,7 @@ def results(comparison: Comparison, say: Say, noise: Noise | None = None) -> Tab
     study, measure = comparison.study, comparison.measure
     margin = shown_margin(comparison.margin, measure, say)
     columns = [
-        *(Column("axis", axis) for axis in study.axes),
+        *(Column("axis", axis) for axis in study.axis_names),
         Column("arm", say("arm")),
         *(Column("tuned", field) for field in study.tuned),
         Column("seeds", say("seeds")),
@@ -95,7 +95,7 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
     """Format what the verdict rests on: corrected probabilities, degrees of freedom, the plain interval, more seeds."""
     skewed = any(row.difference and is_marked(row.difference.skewness) for row in comparison.rows)
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("pairs", say("pairs")),
         Column("none", say("p_none")),
@@ -136,7 +136,7 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
 def ablation_table(comparison: Comparison, found: Sequence[Ablation], say: Say) -> Table:
     """Format the steps of the ablation, each with its interval."""
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("name", say("step")),
         Column("words", say("step_from")),
         Column("words", say("step_to")),
@@ -167,7 +167,7 @@ def _step(comparison: Comparison, item: Ablation, step: Step, say: Say) -> Line:
 def convergence_table(comparison: Comparison, found: Sequence[Convergence], say: Say) -> Table:
     """Format how fast the arms learn."""
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("area", say("area")),
         Column("interval", say("area_interval")),
@@ -200,7 +200,7 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path
     values = list(dict.fromkeys(point.value for item in found for point in item.points))
     values = sorted(values) if all(isinstance(value, int | float) for value in values) else values
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         *(Column("score", shown_setting(value)) for value in values),
         Column("chosen", say("chosen")),
@@ -244,7 +244,7 @@ def cost_table(comparison: Comparison, found: Sequence[Saving], say: Say) -> Tab
     """Format what the arms need, beside what they can save."""
     by_place = {(item.arm, item.cell): item for item in found}
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("trained", say("trained")),
         Column("frozen", say("frozen")),

@@ -160,7 +160,7 @@ def classification_task(run: RunSpec, examples: EncodedExamples, device: torch.d
     batches = GroupedBatches(
         examples.splits["train"],
         batch_size=run.train.batch_size,
-        seed=run.seed,
+        seed=run.seed_of("data"),
         pad=examples.encoder.pad,
         length=spec.max_length if spec.padding == "max_length" else None,
     )
@@ -182,7 +182,7 @@ def build_for(run: RunSpec, examples: EncodedExamples, device: torch.device) -> 
     vocab_size = examples.encoder.vocab_size
     if run.data.answers == "text":
         own = vocab_size if run.data.vocab_size is not None else None
-        return build_writer(run.model, vocab_size=own, seed=run.seed, device=device)
+        return build_writer(run.model, vocab_size=own, seed=run.seed_of("init"), device=device)
     return build_classifier(
         run.model,
         examples.labels,
@@ -191,6 +191,6 @@ def build_for(run: RunSpec, examples: EncodedExamples, device: torch.device) -> 
         max_length=min(run.data.max_length, max(int(each.lengths.max()) for each in examples.splits.values()))
         if run.data.padding == "longest"
         else run.data.max_length,
-        seed=run.seed,
+        seed=run.seed_of("init"),
         device=device,
     )

@@ -186,7 +186,9 @@ class LanguageTask:
 def language_task(run: RunSpec, tokens: TokenData, model: GPT, device: torch.device) -> LanguageTask:
     """Cut a corpus into the windows of a run."""
     context = model.spec.context
-    batches = TrainingBatches(tokens.split("train"), context=context, batch_size=run.train.batch_size, seed=run.seed)
+    batches = TrainingBatches(
+        tokens.split("train"), context=context, batch_size=run.train.batch_size, seed=run.seed_of("data")
+    )
     return LanguageTask(run, tokens, context, batches, device)
 
 

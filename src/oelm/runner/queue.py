@@ -9,9 +9,10 @@ import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from oelm.analysis.content import content_margin
+from oelm.analysis.prediction import PREDICTION, write_prediction
 from oelm.errors import BadRecord, OelmError, UnknownName, UsageError
 from oelm.files import write_atomically
 from oelm.record.registration import is_registrable, register
@@ -110,7 +111,7 @@ class Board:
 
     def advance(self) -> bool:
         """Expand the stage that the records have reached; return whether there are runs that were not there before."""
-        before = len(self.stage.runs) if hasattr(self, "stage") else 0
+        before = len(self.entries) if hasattr(self, "stage") else 0
         expanded = None
         while expanded != self._judged():  # until the stage is that of the records which its runs have
             expanded = self._judged()
@@ -118,18 +119,38 @@ class Board:
             for entry in self.entries:
                 if self._is_stale(entry):  # of other bytes than the data have now: what it says of this study is void
                     del self._records[fingerprint(declared(entry.run))]
+            if self._predicts():
+                write_prediction(cast("Study", self.study), self.root)
+                expanded = None  # the held-back sizes may be run now
         if self.stage.choice is not None:
             path, text = self.root / CHOICE, self.stage.choice.model_dump_json(indent=1) + "\n"
             if self._bind and (not path.exists() or path.read_text() != text):  # those who only look write nothing
                 write_atomically(path, text)
-        return len(self.stage.runs) > before
+        return len(self.entries) > before
 
     def _expand(self) -> None:
         self.stage = stage_of(self.study, self._records)
         keyed = [(fingerprint(run), run) for run in self.stage.runs]
         self.entries = [
-            replace(self._entry(key, run), trial=self._trial(run)) for key, run in keyed if self._wanted(key, run)
+            replace(self._entry(key, run), trial=self._trial(run))
+            for key, run in keyed
+            if self._wanted(key, run) and not self.is_held_back(run)
         ]
+
+    def is_held_back(self, run: RunSpec) -> bool:
+        """Whether a run waits for the prediction of its size. For those who only look it is a run like any other."""
+        study = self.study
+        if not self._bind or not isinstance(study, Study) or not study.held_back:
+            return False
+        return study.size_of(run) in study.held_back and not (self.root / PREDICTION).exists()
+
+    def _predicts(self) -> bool:
+        """Whether every other confirming run has ended, so that the held-back sizes can be predicted."""
+        held = [self.is_held_back(run) for run in self.stage.confirm]
+        if not any(held):
+            return False
+        others = [fingerprint(run) for run, waits in zip(self.stage.confirm, held, strict=True) if not waits]
+        return all(key in self._records and is_settled(self._records[key]) for key in others)
 
     def _trial(self, run: RunSpec) -> tuple[object, ...]:
         study = self.study
@@ -150,6 +171,9 @@ class Board:
     @property
     def news(self) -> str:
         """What it means that there are runs which were not there before."""
+        study = self.study
+        if isinstance(study, Study) and study.held_back and (self.root / PREDICTION).exists():
+            return f"{PREDICTION} says what to expect of the held-back sizes, so their runs start now."
         if self.stage.name == "tune":
             return "Some arm is best at an end of the grid, so the grid grows there for every arm."
         return f"Tuning has ended: {len(self.stage.confirm)} runs confirm the choice, each arm at its best ({CHOICE})."

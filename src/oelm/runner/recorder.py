@@ -43,6 +43,8 @@ class Recorder:
             if before.status != "complete" or (self.directory / "checkpoints").is_dir():  # else it is trained again
                 self._started = before.started
                 self._earlier_seconds = before.seconds.total if before.seconds else 0.0
+                if before.branched_from:
+                    self.facts["branched_from"] = before.branched_from
 
     def wall_seconds(self) -> float:
         """Return the wall time of the run so far, over all its sessions."""

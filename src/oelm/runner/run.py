@@ -25,6 +25,7 @@ from oelm.record.schema import CostRecord, ParametersRecord, ResultRecord, RunRe
 from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_timing
 from oelm.runner.bind import Data
+from oelm.runner.branch import copy_curves, find_branch
 from oelm.runner.claim import claimed
 from oelm.runner.language import LanguageTask
 from oelm.runner.observe import RunObserver
@@ -135,7 +136,7 @@ def _carry_out(
 ) -> RunRecord:
     here = recorder.world
     model = build_model(run, data, here.device)
-    audit = surgery.apply(model, run.method, seed=run.seed)
+    audit = surgery.apply(model, run.method, seed=run.seed_of("draw"))
     task = task_of(run, data, model, here.device)
     cost = _cost(model, run, task)
     recorder.facts |= {
@@ -146,6 +147,11 @@ def _carry_out(
         "data": task.data_record(),
     }
     saved, troubles = checkpoints.load()
+    trunk = find_branch(run, recorder.directory) if saved is None and here.size == 1 else None
+    if trunk:
+        saved = trunk.checkpoint
+        recorder.facts["branched_from"] = trunk.record
+        copy_curves(trunk.directory, recorder.directory)
     resumed_at = saved.state["progress"]["step"] if saved else 0
     with RunObserver(
         recorder.directory,
@@ -167,7 +173,11 @@ def _carry_out(
             load_into(model, saved.model, str(checkpoints.directory))
             training.resume(saved)
             del saved  # or it would count among what training needs
-            observer.said(f"continuing after step {resumed_at}")
+            observer.said(
+                f"continuing run {trunk.record.fingerprint} after step {resumed_at}, where this run's decay begins"
+                if trunk
+                else f"continuing after step {resumed_at}"
+            )
         recorder.follow(training.progress)
         recorder.write("running")
         training.run()

@@ -20,7 +20,7 @@ from oelm.errors import Diverged
 from oelm.spec.epochs import epochs_ended
 from oelm.spec.seeds import derived_seed
 from oelm.spec.train import TrainSpec
-from oelm.train.checkpoint import Checkpoint, Checkpoints
+from oelm.train.checkpoint import Checkpoint, Checkpoints, branch_name
 from oelm.train.distributed import World
 from oelm.train.evaluate import Measured
 from oelm.train.optimizer import Optimizer
@@ -153,11 +153,13 @@ class Training:
             stop = self.world.any(flag=bool(self.stop))
             if progress.step % spec.checkpoint_every == 0 or done or stop:
                 self.save()
+            if progress.step in spec.branch_at:
+                self.save(branch_name(progress.step))
             if stop and not done:
                 raise Interrupted(f"stopped by {self.stop.asked or 'another process'} after step {progress.step}")
 
-    def save(self) -> None:
-        """Write the checkpoint of this moment."""
+    def save(self, name: str | None = None) -> None:
+        """Write the checkpoint of this moment: as the latest one, or under a name to keep it."""
         began = time.perf_counter()
         self.progress.wall_seconds = self.clock()
         self.progress.peak_memory = max(self.progress.peak_memory, self.memory())
@@ -165,7 +167,11 @@ class Training:
             moments, scaler = self.optimizer.state()
             times = torch.tensor(self.progress.step_seconds, dtype=torch.float64)
             state = self._state() | {"scaler": scaler}
-            self.checkpoints.save(self.model, {**moments, "step_seconds": times}, state)
+            training = {**moments, "step_seconds": times}
+            if name is None:
+                self.checkpoints.save(self.model, training, state)
+            else:
+                self.checkpoints.write(name, self.model, state, training)
         self.world.barrier()
         self.progress.checkpoint_seconds += time.perf_counter() - began
 
