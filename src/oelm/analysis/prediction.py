@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,11 +9,11 @@ from pathlib import Path
 from oelm.analysis.compare import Comparison, compare_folder
 from oelm.analysis.scaling import Form, Quantity, Series, envelope, place_of, predictions, series_of
 from oelm.errors import BadRecord
+from oelm.files import write_once
 from oelm.record.environment import commit_of, source_tree
 from oelm.record.schema import Record
+from oelm.record.store import PREDICTION
 from oelm.study import Study
-
-PREDICTION = "prediction.json"
 
 
 class FormRecord(Record):
@@ -80,10 +78,7 @@ def _predicted(study: Study, known: Series, size: str) -> PredictedRecord | None
 
 
 def write_prediction(study: Study, root: Path) -> PredictionRecord:
-    """Predict the held-back sizes of a study from its records and write it down; a prediction that exists stays.
-
-    Two processes may try at the same time: linking a finished file into place succeeds for one of them only.
-    """
+    """Predict the held-back sizes of a study from its records and write it down; a prediction that exists stays."""
     comparison = compare_folder(study, root)
     held = set(study.held_back)
     tree = source_tree()
@@ -100,18 +95,7 @@ def write_prediction(study: Study, root: Path) -> PredictionRecord:
         ),
         predicted=predict(comparison),
     )
-    handle, temporary = tempfile.mkstemp(dir=root, prefix=f".{PREDICTION}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(record.model_dump_json(indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        os.link(temporary, root / PREDICTION)
-    except FileExistsError:
-        pass
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    write_once(root / PREDICTION, record.model_dump_json(indent=1) + "\n")
     return read_prediction(root) or record
 
 

@@ -14,7 +14,18 @@ from oelm.record.paths import record_without_paths
 from oelm.record.registration import read_registration
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE
-from oelm.record.store import LOOKS, METRICS, RECORD, REGISTERED, SAMPLES, STUDY, TIMING, UNSEALED, write_study
+from oelm.record.store import (
+    LOOKS,
+    METRICS,
+    PREDICTION,
+    RECORD,
+    REGISTERED,
+    SAMPLES,
+    STUDY,
+    TIMING,
+    UNSEALED,
+    write_study,
+)
 from oelm.record.window_losses import WINDOW_LOSSES
 from oelm.study import AnyStudy
 
@@ -67,6 +78,8 @@ def _declare(study: AnyStudy, root: Path, target: Path) -> None:
     for name in (REGISTERED, STUDY, UNSEALED) if (root / REGISTERED).is_file() else ():
         if (root / name).is_file():  # as it was declared then, whatever the study's file says now
             write_atomically(target / name, (root / name).read_bytes())
+    if (root / PREDICTION).is_file():
+        write_atomically(target / PREDICTION, (root / PREDICTION).read_bytes())
     write_study(target, study)
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Literal, cast
 
 from oelm.analysis.content import content_margin
-from oelm.analysis.prediction import PREDICTION, write_prediction
+from oelm.analysis.prediction import write_prediction
 from oelm.errors import BadRecord, OelmError, UnknownName, UsageError
 from oelm.files import write_atomically
 from oelm.record.registration import is_registrable, register
 from oelm.record.schema import RunRecord
 from oelm.record.stages import CHOICE, Stage, in_order_of_counting, is_settled, of_these_numerics, stage_of
-from oelm.record.store import RECORD, find_records, read_record, run_directory
+from oelm.record.store import PREDICTION, RECORD, find_records, read_record, run_directory
 from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
 from oelm.runner.slurm_queue import Job, SlurmQueue, find_jobs
