@@ -99,11 +99,11 @@ SENTENCES: dict[str, tuple[str, str]] = {
             "Perplexities are geometric means over seeds, at the end of training. Differences are paired "
             "by seed: the same data order, and the same initial weights wherever the method does not touch "
             "them. The verdict rests on one-sided 95 % bounds, which are narrower than the two-sided "
-            "interval: by a half with two seeds, by a third with three, by less with more."
+            "interval."
         ),
         (
             "困惑度为各种子在训练结束时的几何平均。差异按种子配对：数据顺序相同，方法未改动之处初始权重也相"
-            "同。判定依据单侧 95% 置信限，比双侧区间窄：两个种子时窄一半，三个时窄三分之一，更多时窄得更少。"
+            "同。判定依据单侧 95% 置信限，比双侧区间窄。"
         ),
     ),
     "mark_one_seed": (
