@@ -23,13 +23,14 @@ test-slow: $(READY)
 test-slurm: $(READY)
 	$(BIN)/pytest -m slurm
 
-# Every report of docs/results again from its study and records, in both languages; git shows that nothing changed.
-# Without a Chinese font the pictures of the Chinese ones would lose their labels.
+# Every committed report of docs/results again from the archives, in both languages; git shows that nothing changed.
+# HTML, CSV, LaTeX and the other figures: `oelm report docs/results/STUDY`. Without a Chinese font the pictures of the
+# Chinese reports would lose their labels.
 reports: $(READY)
 	$(BIN)/python -c 'import sys; from oelm.report.figures import chinese_fonts; sys.exit(not chinese_fonts() and "no Chinese font: install fonts-noto-cjk")'
 	for lang in en zh; do \
-	  for study in docs/results/*/study.json; do $(BIN)/oelm report $$(dirname $$study) --lang $$lang || exit 1; done; \
-	  $(BIN)/oelm report docs/results --all --lang $$lang || exit 1; \
+	  for study in docs/results/*/study.json; do $(BIN)/oelm report $$(dirname $$study) --markdown --lang $$lang || exit 1; done; \
+	  $(BIN)/oelm report docs/results --all --markdown --lang $$lang || exit 1; \
 	done
 
 # Speed and memory, as ratios (an hour or so); each part can be measured again by itself. The page is rendered from all

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # Run long studies from a clone of the committed state, so that edits here do not touch them. Calling it again
-# continues what was stopped and takes over runs that docs/results already has.
+# continues what was stopped and takes over the runs that docs/results already has in archives, also those of studies
+# that are not finished.
 #
 #   scripts/experiments.sh FOLDER content.py:speeches content.py:imdb content.py:larger
+#
+# To go on with a long study on another machine, archive it, commit the archive, and call this script there:
+#
+#   oelm archive FOLDER/runs/STUDY --out docs/results/STUDY
 #
 # FOLDER is created on the first call; `git -C FOLDER pull` brings it to a newer state. The speeches are read from
 # $SPEECHES (see the head of studies/fair.py for where to get them).
@@ -20,9 +25,8 @@ for size in 512 2048; do
 done
 oelm prepare imdb --vocab-size 512 --tokens 3000000 > /dev/null
 mkdir -p runs
-for done in docs/results/*/study.json; do
-  study=$(basename "$(dirname "$done")")
-  [ -e "runs/$study" ] || cp -r "docs/results/$study" "runs/$study"
+for archive in docs/results/*/runs.tar.xz; do
+  oelm unpack "$archive"
 done
 for each in "$@"; do
   oelm run "studies/${each%%:*}" --scale "${each##*:}"

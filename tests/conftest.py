@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from oelm.record.environment import commit_of
 from oelm.record.schema import (
     DataRecord,
     EnvironmentRecord,
@@ -19,13 +20,17 @@ from oelm.record.schema import (
     ResultRecord,
     RunRecord,
 )
-from oelm.record.store import METRICS, run_directory, write_record
+from oelm.record.store import METRICS, run_directory, write_record, write_study
+from oelm.record.window_losses import TokenLosses, WindowLossesRecord, write_window_losses
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPT_SIZES, GPTSpec
 from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
 from oelm.study import Study
+
+COMMIT = commit_of(Path(__file__).parent.parent) or "0123456789abcdef"
+"""A commit that reports can find in the history, so that they do not mark the records."""
 
 try:
     import torch
@@ -97,7 +102,7 @@ def make_record() -> MakeRecord:
             "spec": bound,
             "environment": EnvironmentRecord(
                 oelm="0.1.0", python="3.11.7", torch="2.13.0", platform="Linux", device="A processor",
-                cores=2, commit="0123456789abcdef", dirty=False, command="oelm run study.py",
+                cores=2, commit=COMMIT, dirty=False, command="oelm run study.py",
             ),
             "started": "2026-01-01T00:00:00+00:00",
             "finished": "2026-01-01T00:10:00+00:00",
@@ -132,6 +137,42 @@ def write_run(tmp_path: Path, make_record: MakeRecord) -> WriteRun:
         (directory / METRICS).write_text("".join(point.model_dump_json() + "\n" for point in curve))
         (directory / "samples.txt").write_text(samples)
         return directory
+
+    return write
+
+
+@pytest.fixture
+def write_study_runs(tmp_path: Path, make_record: MakeRecord) -> Callable[..., Path]:
+    """Return a writer of a whole study below `tmp_path`: losses by arm, curves, and losses on repeats."""
+
+    def write(
+        study: Study,
+        losses: dict[str, float] | None = None,
+        at_half: dict[str, float] | None = None,
+        repeats: dict[str, float] | None = None,
+    ) -> Path:
+        root = tmp_path / study.name
+        losses = losses or {"baseline": 2.02, "baseline+features": 2.0, "oelm-fast": 2.05, "position-only": 2.2}
+        for run in study.runs():
+            noise = 0.001 * ((7 * run.seed + len(run.arm)) % 5)
+            loss = losses[run.arm] + 0.1 * run.seed + noise
+            directory = run_directory(root, run)
+            write_record(directory, make_record(run, loss))
+            half = (at_half or {}).get(run.arm, losses[run.arm] + 0.5) + 0.1 * run.seed
+            points = {run.train.steps // 4: loss + 1.0, run.train.steps // 2: half, run.train.steps: loss}
+            curve = [MetricRecord(kind="val", step=step, loss=each, seconds=1.0) for step, each in points.items()]
+            (directory / METRICS).write_text("".join(point.model_dump_json() + "\n" for point in curve))
+            if repeats is not None:
+                nats = repeats[run.arm] * 10
+                write_window_losses(
+                    directory,
+                    WindowLossesRecord(
+                        split="test", starts=(0, 1), context=32, repeats=TokenLosses(nats=(0.0, nats), tokens=(0, 10)),
+                        others=TokenLosses(nats=(9.0, 81.0 + nats), tokens=(3, 27)),
+                    ),
+                )  # fmt: skip
+        write_study(root, study)
+        return root
 
     return write
 

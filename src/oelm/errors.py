@@ -7,6 +7,8 @@
     │   ├── NotCarriedOut     a valid spec that no code here carries out (for this model)
     │   ├── BadShape          a head wider than its input, a layer or a role that the model lacks
     │   ├── SlurmUnreachable  no Slurm here, or one that does not answer
+    │   ├── StudyChanged      a study that is not the one registered under its name
+    │   ├── Sealed            a sealed split that may not be read, or has been opened before
     │   ├── IncomparableRuns  runs that differ in more than the study declares
     │   └── BadData           token files or tables that are missing, torn or do not fit
     ├── MethodError           the model is in a state that does not take the method
@@ -73,6 +75,14 @@ class BadData(UsageError):
 
 class SlurmUnreachable(UsageError):
     """A command of Slurm that is missing, or that had no answer from its controller."""
+
+
+class StudyChanged(UsageError):
+    """A study that differs from the one that was registered under its name."""
+
+
+class Sealed(UsageError):
+    """A sealed split that may not be read, or not once more."""
 
 
 class MethodError(OelmError):

@@ -12,19 +12,33 @@ import runpy
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, NonNegativeInt, PositiveFloat, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.base import Spec, in_words
-from oelm.spec.method import MethodSpec
-from oelm.spec.model import ForeignSpec
+from oelm.spec.content import ContentArms, ContentSpec, find_content_arms, missing_arms
+from oelm.spec.data import DataSpec
+from oelm.spec.method import ArmClass, MethodSpec
+from oelm.spec.model import ForeignSpec, GPTSpec
 from oelm.spec.named import named_method
-from oelm.spec.run import RunSpec, declared, fingerprint
+from oelm.spec.run import RunSpec, branches_off, declared, fingerprint
 
 Setting = dict[str, Any]
 """Dotted field of a run -> the value it takes."""
+SIZE = "size"
+"""Name of the axis that a study's sizes are."""
+WIDTH = "model.model_dim"
+"""The field along which tuned values are transferred from size to size."""
 
 
 def _named_as_one_folder(name: str) -> str:
@@ -63,15 +77,41 @@ class Study(Spec):
     """The arm that the others are compared with."""
     axes: dict[str, tuple[Any, ...]] = {}
     """Dotted field of the run -> the values it takes, each a comparison of its own."""
+    sizes: dict[str, Setting] = {}
+    """Name of a size -> the dotted fields that it sets, varied together: one axis, named "size". Every size sets the
+    same fields."""
+    size_seeds: dict[str, PositiveInt] = {}
+    """Size -> how many of `seeds` it has, the first ones; a size that is not named here has all of them."""
+    held_back: tuple[str, ...] = ()
+    """Sizes that are run last, after a prediction of them from the other sizes has been written."""
     tuned: dict[str, tuple[Any, ...]] = {}
     """Dotted field of the run -> the grid that every arm is tuned on."""
+    tuned_at: tuple[str, ...] = ()
+    """The sizes that are tuned; the others take over the tuned values by the rule `transfer`. Empty: each size is."""
+    checked_at: tuple[str, ...] = ()
+    """Sizes at which the grid is tried as well, to check the transferred values and not to choose them."""
+    transfer: Literal["nearest", "line"] | float = "nearest"
+    """How a tuned value follows model.model_dim: the value of the tuned size that is nearest in width, a straight line
+    in logarithms through the tuned sizes, or a power of the width with this exponent through their geometric mean."""
     tuning_seeds: tuple[NonNegativeInt, ...] = ()
     seeds: tuple[NonNegativeInt, ...] = (0,)
     family: tuple[str, ...] | None = None
     """The arms whose comparisons are corrected together for being several; None: all but the reference."""
-    margin: PositiveFloat | None = None
+    margin: PositiveFloat | Literal["content"] | None = None
     """What an arm may lose, said before anything runs: percent of perplexity (None: 5) or points of accuracy
-    (None: 1), beside which the 5 % of accuracy stay."""
+    (None: 1), beside which the 5 % of accuracy stay. "content": half the lower 95 % bound of what attending by
+    content is worth, estimated from the tuning runs and fixed when tuning ends."""
+    content: ContentSpec | None = None
+    """The arms that measure what content is worth, as {"trained": ..., "position": ...}; None: found by their methods
+    (oelm.spec.content)."""
+    looks: tuple[PositiveInt, ...] = ()
+    """Numbers of seeds, in the order of `seeds`, after which the study is judged: increasing, the last is all of them.
+    Early looks have stricter bounds, so that all looks together are wrong in at most 5 %. (): judged once, at the end.
+    """
+    prior: dict[ArmClass, tuple[PositiveFloat, PositiveFloat]] = {}
+    """Class of arm -> degrees of freedom and standard deviation of paired differences (nats, or points of accuracy)
+    known before the study, for example from `oelm plan --power`. A class without one takes its prior from the study's
+    own arms."""
 
     @field_validator("arms", mode="before")
     @classmethod
@@ -108,14 +148,140 @@ class Study(Spec):
             raise ValueError(f"{sorted(both)} is an axis and tuned; an axis is reported, a tuned field chosen")
         for arm in self.arms:
             own = {"model", *(f"model.{name}" for name in arm.model)} if arm.model else set()
-            if overruled := own & {*self.axes, *self.tuned}:
+            if overruled := own & {*self.varied, *self.tuned}:
                 raise ValueError(
                     f"arm {arm.name!r} sets {sorted(overruled)}, which the study varies or tunes: its runs would not "
                     "be what it is called; take the field from one of them"
                 )
-        # A field that no run has is refused here, with the nearest name.
-        replaced(self.base, {field: values[0] for field, values in {**self.axes, **self.tuned}.items()})
+        self._has_what_content_needs(names)
         return self
+
+    def _has_what_content_needs(self, names: list[str]) -> None:
+        if self.content is not None:
+            declared = [self.content.trained, self.content.position, *(self.content.frozen or ())]
+            if unknown := sorted(set(declared) - set(names)):
+                raise ValueError(f"content names {unknown}, which are not among the arms {names}")
+            if len(set(declared)) != len(declared):
+                raise ValueError(f"content gives one arm two roles: {declared}")
+            if others := sorted(arm.name for arm in self.arms if arm.model and arm.name in declared):
+                raise ValueError(
+                    f"content names {others}, which change the model: what content is worth is of one model"
+                )
+        if self.margin != "content":
+            return
+        if not self.is_language:
+            raise ValueError("margin='content' is for language models trained on text; give a number here")
+        if not self.content_arms:
+            arms = missing_arms({arm.name: arm.method for arm in self.arms if not arm.model})
+            raise ValueError(
+                "margin='content' needs an arm with trained Q/K and one that attends by position only, both with the "
+                f"same position scheme. Add {' and '.join(map(repr, arms))}, or name the arms in content="
+            )
+        if len(self.tuning_seeds) < 2:
+            raise ValueError(
+                "margin='content' needs an interval of what content is worth when tuning ends, which takes 2 tuning "
+                f"seeds, and tuning_seeds={self.tuning_seeds}. Add seeds there, or give the margin as a number"
+            )
+
+    @property
+    def is_language(self) -> bool:
+        """Whether it trains our GPT on text, judged by perplexity."""
+        data = self.base.data
+        return isinstance(data, DataSpec) and data.probe is None and isinstance(self.base.model, GPTSpec)
+
+    @property
+    def content_arms(self) -> tuple[ContentArms, ...]:
+        """The arms that measure what content is worth, for each position scheme that has them; language models only."""
+        if not self.is_language or not isinstance(self.base.model, GPTSpec):
+            return ()
+        return find_content_arms(
+            {arm.name: arm.method for arm in self.arms if not arm.model},
+            reference=self.reference,
+            width=self.base.model.model_dim,
+            declared=self.content,
+        )
+
+    @model_validator(mode="after")
+    def _looks_at_seeds(self) -> Self:
+        if self.looks and (list(self.looks) != sorted(set(self.looks)) or self.looks[-1] != len(self.seeds)):
+            raise ValueError(
+                f"looks={self.looks} must increase and end with the number of seeds, {len(self.seeds)}: each is the "
+                "number of seeds after which the study is judged"
+            )
+        return self
+
+    @field_validator("sizes")
+    @classmethod
+    def _set_something(cls, sizes: dict[str, Setting]) -> dict[str, Setting]:
+        if empty := [name for name, fields in sizes.items() if not fields]:
+            raise ValueError(f"size {empty[0]!r} sets no field, so nothing would tell it from another")
+        return sizes
+
+    @model_validator(mode="after")
+    def _has_like_sizes(self) -> Self:
+        first = next(iter(self.sizes), "")
+        seen: dict[str, str] = {}
+        for name, fields in self.sizes.items():
+            for one, other in ((first, name), (name, first)):
+                if only := sorted(set(self.sizes[one]) - set(self.sizes[other])):
+                    raise ValueError(
+                        f"size {one!r} sets {', '.join(only)} and size {other!r} does not; sizes are varied together, "
+                        "so give every size the same fields"
+                    )
+            if (twin := seen.setdefault(repr(sorted(fields.items())), name)) != name:
+                raise ValueError(f"sizes {twin!r} and {name!r} are the same; remove one of them")
+        named = {
+            "size_seeds": self.size_seeds, "held_back": self.held_back,
+            "tuned_at": self.tuned_at, "checked_at": self.checked_at,
+        }  # fmt: skip
+        for what, names in named.items():
+            if unknown := sorted(set(names) - set(self.sizes)):
+                raise ValueError(f"{what} names {unknown}, which is not one of the sizes {list(self.sizes)}")
+        if many := sorted(size for size, count in self.size_seeds.items() if count > len(self.seeds)):
+            raise ValueError(f"size_seeds gives {many} more seeds than the {len(self.seeds)} of seeds=")
+        if both := set(self._fields_of_sizes) & {*self.axes, *self.tuned}:
+            raise ValueError(f"{sorted(both)} is set by sizes= and varied by axes= or tuned= as well; keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _has_runs(self) -> Self:
+        """Refuse a field that no run has, with the nearest name, and values that do not fit the run."""
+        self._refuse_impossible_transfer()
+        first = {field: values[0] for field, values in {**self.axes, **self.tuned}.items()}
+        for name, fields in self.sizes.items():
+            try:
+                replaced(self.base, {**fields, **first})
+            except InvalidSpec as error:
+                raise InvalidSpec(f"size {name!r} of study {self.name!r}: {error}") from error
+        if not self.sizes:
+            replaced(self.base, first)
+        return self
+
+    def _refuse_impossible_transfer(self) -> None:
+        if self.held_back and set(self.held_back) == set(self.sizes):
+            raise ValueError("held_back names every size, so no run is left to predict them from")
+        if self.held_back and not self.seeds:
+            raise ValueError("a screen confirms nothing, so it has nothing to predict: leave held_back out")
+        if self.tuned_at and not self.tuned:
+            raise ValueError("tuned_at names sizes to tune, and tuned= gives no grid")
+        if self.tuned_at and (held := sorted({*self.tuned_at, *self.checked_at} & set(self.held_back))):
+            raise ValueError(f"{held} is tuned and held back; a size that was tuned is not a prediction any more")
+        if self.held_back and self.tuned and not self.tuned_at:
+            raise ValueError("a held-back size must not be tuned: name in tuned_at the sizes that are")
+        if self.checked_at and (not self.tuned_at or set(self.tuned_at) & set(self.checked_at)):
+            raise ValueError(
+                "checked_at checks what tuned_at has chosen at other sizes; found "
+                f"checked_at={self.checked_at}, tuned_at={self.tuned_at}"
+            )
+        if self.transfer != "nearest" and any(
+            isinstance(value, bool) or not isinstance(value, int | float) or value <= 0
+            for grid in self.tuned.values() for value in grid
+        ):  # fmt: skip
+            raise ValueError(f"transfer={self.transfer!r} takes logarithms, and the grid has values without one")
+        if self.transfer == "line" and len({self.sizes[size].get(WIDTH) for size in self.tuned_at}) == 1:
+            raise ValueError(f"transfer='line' needs tuned sizes of at least two values of {WIDTH}")
+        if self.tuned_at and self.transfer != "nearest" and WIDTH not in self._fields_of_sizes:
+            raise ValueError(f"transfer={self.transfer!r} follows {WIDTH}, which the sizes do not set")
 
     @property
     def is_tuned(self) -> bool:
@@ -127,14 +293,58 @@ class Study(Spec):
         """Whether it tunes and confirms nothing."""
         return not self.seeds
 
+    @property
+    def _fields_of_sizes(self) -> tuple[str, ...]:
+        return tuple(next(iter(self.sizes.values()), ()))
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The dotted fields that sizes and axes set."""
+        return (*self._fields_of_sizes, *self.axes)
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """The names of the axes, of which the sizes are the first."""
+        return (*((SIZE,) if self.sizes else ()), *self.axes)
+
+    def place(self, run: RunSpec) -> dict[str, Any]:
+        """Return where a run is on the axes, axis by axis, as JSON data; a run of no declared size has size None."""
+        plain = run.model_dump(mode="json")
+        size = {SIZE: self.size_of(run)} if self.sizes else {}
+        return size | {axis: at(plain, axis) for axis in self.axes}
+
+    def size_of(self, run: RunSpec) -> str | None:
+        """Return the name of a run's size: the one whose every field the run has; None if there is none."""
+        own = declared(run)  # binding to data fills fields in
+
+        def fits(fields: Setting) -> bool:
+            try:
+                return replaced(own, fields) == own
+            except InvalidSpec:  # the fields of another size need not fit the rest of this run
+                return False
+
+        return next((name for name, fields in self.sizes.items() if fits(fields)), None)
+
     def cells(self) -> list[Setting]:
-        """Return every combination of the axes' values; one empty one where there are none."""
-        return _product(self.axes)
+        """Return every combination of the sizes and the axes' values; one empty one where there are none."""
+        return [{**size, **point} for size in self.sizes.values() or [{}] for point in _product(self.axes)]
+
+    def size_in(self, cell: Setting) -> str | None:
+        """Return the size of a cell; None where the study has no sizes."""
+        return next((name for name, fields in self.sizes.items() if fields.items() <= cell.items()), None)
+
+    def run_at(self, cell: Setting) -> RunSpec:
+        """Return the base run in a cell."""
+        return replaced(self.base, cell)
+
+    def seeds_in(self, cell: Setting) -> tuple[int, ...]:
+        """Return the seeds that a cell is confirmed with."""
+        return self.seeds[: self.size_seeds.get(self.size_in(cell) or "", len(self.seeds))]
 
     def tuning(self, cell: Setting, grid: Mapping[str, Sequence[Any]]) -> list[RunSpec]:
         """Expand the first stage in one cell: arms within grid points within tuning seeds."""
         return [
-            self._run(arm, {**cell, **point}, seed)
+            self._run(arm, {**cell, **point}, seed, scores_test=False)
             for seed in self.tuning_seeds
             for point in _product(grid)
             for arm in self.arms
@@ -145,12 +355,14 @@ class Study(Spec):
 
         Arms within cells within seeds, so that an early stop leaves whole pairs.
         """
-        return [
+        runs = [
             self._run(arm, {**cell, **chosen(cell, arm)}, seed)
             for seed in self.seeds
             for cell in self.cells()
+            if seed in self.seeds_in(cell)
             for arm in self.arms
         ]
+        return keeping_branches(runs)
 
     def runs(self) -> list[RunSpec]:
         """Expand a study that tunes nothing; refuse one run declared twice."""
@@ -161,8 +373,9 @@ class Study(Spec):
             )
         return distinct(self.name, self.confirming(lambda _cell, _arm: {}))
 
-    def _run(self, arm: Arm, values: Setting, seed: int) -> RunSpec:
-        run = self.base.model_copy(update={"arm": arm.name, "method": arm.method, "seed": seed})
+    def _run(self, arm: Arm, values: Setting, seed: int, *, scores_test: bool = True) -> RunSpec:
+        own = {"arm": arm.name, "method": arm.method, "seed": seed, "scores_test": scores_test}
+        run = self.base.model_copy(update=own)
         return replaced(run, {**{f"model.{name}": value for name, value in arm.model.items()}, **values})
 
 
@@ -217,6 +430,17 @@ def _refuse_what_binding_fills_in(study: str, run: RunSpec) -> None:
         )
     if found:
         raise InvalidSpec(f"study {study!r} declares {run.label or run.arm!r} with {found}.")
+
+
+def keeping_branches(runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Let every warm-up-stable-decay run keep the checkpoints that shorter runs of the study can branch off."""
+    if all(run.train.decay != "wsd" for run in runs):
+        return list(runs)
+    kept = []
+    for run in runs:
+        steps = sorted({other.train.decay_start for other in runs if branches_off(other, run)})
+        kept.append(replaced(run, {"train.branch_at": tuple(steps)}) if steps else run)
+    return kept
 
 
 def _product(values: Mapping[str, Sequence[Any]]) -> list[Setting]:

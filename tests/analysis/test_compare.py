@@ -9,6 +9,7 @@ import pytest
 from oelm.analysis.compare import Comparison, compare, compare_folder
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import EnvironmentRecord
+from oelm.report.numbers import DIRTY, marks
 from oelm.spec.run import fingerprint
 from oelm.study import Study, replaced
 
@@ -143,13 +144,22 @@ def test_a_repeated_run_counts_once_and_the_complete_one_wins(study: Study, make
     }
 
 
+def test_of_two_complete_records_of_one_run_the_first_counts(study: Study, make_record: Any) -> None:
+    run = study.runs()[0]
+    first, second = (make_record(run, loss).model_copy(update={"started": f"2026-01-0{day}T00:00:00+00:00"})
+                     for day, loss in ((1, 3.0), (2, 2.0)))  # fmt: skip
+    for records in ([(Path("a"), second), (Path("b"), first)], [(Path("a"), first), (Path("b"), second)]):
+        kept = compare(study, records).rows[0].evidence
+        assert [item.record.started for item in kept] == [first.started]
+
+
 def test_runs_from_different_machines_are_noted(study: Study, make_record: Any) -> None:
     assert made(study, make_record, {}).mixed == {}
     here = make_record(study.runs()[0]).environment
     elsewhere = EnvironmentRecord(**{**here.model_dump(), "device": "B processor", "dirty": True})
     comparison = made(study, make_record, {("baseline", 0): {"environment": elsewhere}})
     assert comparison.mixed == {"device": ("A processor", "B processor")}
-    assert [row.dirty for row in comparison.rows] == [True, False]
+    assert [DIRTY in marks(row) for row in comparison.rows] == [True, False]
 
 
 def test_a_folder_is_compared_with_everything_in_it_accounted_for(study: Study, write_run: Any, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Whether what a comparison says is true as often as it claims, over simulated studies.
+"""Whether the plain interval is true as often as it claims, over simulated studies that tune.
+
+The moderated one is simulated by scripts/coverage.py (test_moderation.py).
 
 Every simulated study has a reference and four arms, a large effect of the seed that all share, arms of unequal
 variance, and a tune stage: each arm's learning rate is chosen on a grid by its own tuning seeds, then confirmed with
@@ -12,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from oelm.analysis.statistics import MARGIN, paired_difference, pooled_intervals
+from oelm.analysis.statistics import MARGIN, paired_difference
 
 STUDIES = 2000
 EFFECTS = np.array([0.0, MARGIN, 0.10, 0.10, -0.02])
@@ -44,16 +46,6 @@ def paired(costs: NDArray[np.float64], confidence: float) -> tuple[NDArray[np.fl
     seeds = differences.shape[-1]
     half = stdtrit(seeds - 1, 0.5 + confidence / 2) * differences.std(-1, ddof=1) / np.sqrt(seeds)
     return differences.mean(-1) - half, differences.mean(-1) + half
-
-
-def pooled(costs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    arms, seeds = costs.shape[1:]
-    residuals = costs - costs.mean(1, keepdims=True) - costs.mean(2, keepdims=True) + costs.mean((1, 2), keepdims=True)
-    freedom = (arms - 1) * (seeds - 1)
-    error = np.sqrt(2 * (residuals**2).sum((1, 2)) / freedom / seeds)
-    half = stdtrit(freedom, 0.975) * error[:, None]
-    differences = costs[:, 1:].mean(-1) - costs[:, :1].mean(-1)
-    return differences - half, differences + half
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
@@ -88,26 +80,11 @@ def test_where_tuning_can_see_its_grid_the_effect_at_the_best_rates_is_covered_a
     assert covered[~seeing].min() < covered[seeing].min()
 
 
-def test_pooling_residuals_of_unequal_arms_misleads_which_is_why_it_decides_nothing() -> None:
-    costs, truth = simulated(5)
-    low, high = pooled(costs)
-    effects = truth[:, 1:] - truth[:, :1]
-    covered = ((low <= effects) & (effects <= high)).mean(0)
-    assert covered.min() < 0.90  # the arm that varies most
-    assert covered.max() > 0.99  # the one that varies least
-
-
 def test_the_simulation_computes_what_the_product_computes() -> None:
     costs, _ = simulated(5)
     low, high = paired(costs, 0.95)
-    low_pooled, high_pooled = pooled(costs)
-    names = [str(arm) for arm in range(EFFECTS.size)]
     for study in range(20):
-        by_arm = {name: dict(enumerate(costs[study, int(name)])) for name in names}
-        intervals = pooled_intervals(by_arm, "0")
         for arm in range(1, EFFECTS.size):
             found = paired_difference(list(costs[study, arm] - costs[study, 0])).interval
             assert found is not None
             assert (found.low, found.high) == pytest.approx((low[study, arm - 1], high[study, arm - 1]))
-            both = intervals[str(arm)]
-            assert (both.low, both.high) == pytest.approx((low_pooled[study, arm - 1], high_pooled[study, arm - 1]))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy import stats as scipy_stats
 
 from oelm.analysis.statistics import (
     MARGIN,
@@ -17,7 +18,7 @@ from oelm.analysis.statistics import (
     non_inferiority,
     paired_difference,
     percent,
-    pooled_intervals,
+    signed_rank_interval,
 )
 
 SIMULATIONS = 2000
@@ -187,10 +188,21 @@ def test_holm_never_lowers_a_probability_and_keeps_their_order(values: dict[str,
     assert all(adjusted[one] <= adjusted[other] for one, other in pairwise(ordered))
 
 
-def test_the_pooled_model_agrees_with_the_pair_where_there_are_only_two_arms() -> None:
-    costs = {"a": {0: 1.0, 1: 1.2, 2: 0.9}, "b": {0: 1.1, 1: 1.25, 2: 1.05}}
-    (interval,) = pooled_intervals(costs, "a").values()
-    paired = paired_difference([costs["b"][seed] - costs["a"][seed] for seed in range(3)]).interval
-    assert paired is not None
-    assert (interval.low, interval.high) == pytest.approx((paired.low, paired.high))
-    assert pooled_intervals({}, "a") == {}
+@pytest.mark.parametrize("count", range(6, 13))
+def test_the_robust_interval_holds_what_wilcoxons_test_does_not_reject(count: int) -> None:
+    rng = np.random.default_rng(count)
+    values = [float(value) for value in rng.normal(0.1, 1, count)]
+    interval = signed_rank_interval(values)
+    assert interval is not None
+
+    def p(mean: float) -> float:
+        return float(scipy_stats.wilcoxon(np.array(values) - mean, method="exact").pvalue)
+
+    for end, inside in ((interval.low, 1e-6), (interval.high, -1e-6)):
+        assert p(end + inside) > 0.05
+        assert p(end - inside) <= 0.05
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_fewer_than_six_pairs_have_no_robust_interval(count: int) -> None:
+    assert signed_rank_interval([float(value) for value in range(count)]) is None

@@ -113,7 +113,8 @@ def test_a_tuning_run_counts_once_whatever_copies_and_older_results_lie_beside_i
     study = tuned_study(seeds=())
     found = [(Path(str(n)), make_record(run, loss(run))) for n, run in enumerate(stage_of(study, {}).tune)]
     older = (Path("older"), make_record(found[0][1].spec, 1.0, numerics=0))
-    comparison = compare(study, [older, (Path("copy"), found[1][1].model_copy()), *found])
+    later = found[1][1].model_copy(update={"started": "2026-01-02T00:00:00+00:00"})
+    comparison = compare(study, [older, (Path("copy"), later), *found])
     assert len(comparison.tuning) == len(found)
     assert {str(item.directory): (item.differs, item.twin) for item in comparison.ignored} == {
         "older": ({"numerics": (0, NUMERICS)}, None), "copy": ({}, Path("1")),

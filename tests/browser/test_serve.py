@@ -18,6 +18,7 @@ import uvicorn
 
 from oelm.cli.serve import listen, url
 from oelm.record.attention import AttentionRecord, append_attention
+from oelm.record.environment import commit_of
 from oelm.record.schema import MetricRecord
 from oelm.record.store import METRICS, RECORD, read_record, run_directory, write_record, write_study
 from oelm.report.page import write_report
@@ -27,6 +28,9 @@ from oelm.study import Study
 pytestmark = pytest.mark.browser
 HOSTILE = '"><img src=x onerror=document.title="gone"><script>document.title="gone"</script>'
 Open = Callable[..., Any]
+
+
+COMMIT = commit_of(Path(__file__).parents[2]) or "0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +246,7 @@ def test_a_run_shows_where_it_was_born_what_it_writes_and_what_its_heads_look_at
     page = opened(at("run", keys(runs, "complete")[0]))
     page.wait_for_selector("#facts dd")
     assert "oelm run study.py" in page.inner_text("#facts")
-    assert "0123456789abcdef" in page.inner_text("#facts")
+    assert COMMIT in page.inner_text("#facts")
     assert page.locator("#samples blockquote").count() == 2
     assert page.locator("#attention rect").count() == 8
     with page.expect_navigation():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,12 +14,16 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oelm.cli import dispatch
 from oelm.cli.serve import listen, url
 from oelm.errors import UsageError
+from oelm.record.keep import keep_archived
+from oelm.record.store import find_records
+from oelm.study import Study
 
 
 @contextmanager
@@ -41,6 +46,16 @@ def test_it_says_where_it_is_answers_and_ends_in_peace(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=20)
         assert (process.returncode, errors, rest.strip()) == (0, "", "ended.")
+
+
+def test_an_archived_study_is_shown_like_its_folder(study: Study, write_run: Any, tmp_path: Path) -> None:
+    directory = write_run(study.runs()[0])
+    keep_archived(study, tmp_path / "runs", find_records(tmp_path / "runs")[0], tmp_path / "results" / "tiny")
+    with (
+        serving(tmp_path / "results") as (_, address),
+        urllib.request.urlopen(f"{address}api/overview", timeout=20) as answer,  # noqa: S310  (our own)
+    ):
+        assert [row["id"] for row in json.load(answer)["runs"]] == [f"tiny/{directory.name}"]
 
 
 def test_a_host_that_others_reach_is_warned_about(tmp_path: Path) -> None:

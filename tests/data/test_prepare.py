@@ -254,12 +254,13 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path: Path, monk
     assert contents(out) == contents(whole)
 
 
+@pytest.mark.parametrize("seal", [None, 0.2])
 def test_a_subset_that_is_interrupted_at_every_block_ends_with_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seal: float | None
 ) -> None:
     monkeypatch.setattr(module, "JOURNAL_SECONDS", 0)
     monkeypatch.setattr(module, "block_bytes_for", lambda _: 2000)
-    spec = DataSpec(tokens=4_000, vocab_size=300)
+    spec = DataSpec(tokens=4_000, vocab_size=300, seal=seal)
 
     class Impatient(Silent):
         left = 2

@@ -188,3 +188,26 @@ def test_shifted_heads_attend_by_the_keys_of_the_tokens_before():
                 scores = torch.stack([(q[:, t, head] * key).sum(-1) / 8**0.5 for key in keys], -1)
                 mixed[:, t, head] = (scores.softmax(-1)[..., None] * v[:, : t + 1, head]).sum(1)
         assert torch.allclose(attention(x), attention.o(mixed.flatten(2)), atol=1e-5)
+
+
+def test_the_initial_deviation_follows_width_and_depth_by_the_declared_rule():
+    spec = GPTSpec(vocab_size=512, context=16, model_dim=128, num_layers=3, num_heads=4, initial_deviation="width")
+    drawn = {name: parameter.std().item() for name, parameter in GPT(spec).named_parameters() if parameter.ndim > 1}
+    narrow, added = 128**-0.5, 6**-0.5
+    expected = {"q": narrow, "k": narrow, "v": narrow, "o": narrow * added, "up": narrow, "down": narrow / 2 * added}
+    for name, deviation in drawn.items():
+        role = name.split(".")[-2]
+        assert deviation == pytest.approx(expected.get(role, narrow), rel=0.05), name
+
+
+def test_a_number_is_the_deviation_of_every_matrix_and_the_usual_one_changes_nothing():
+    spec = GPTSpec(vocab_size=97, context=16, model_dim=64, num_layers=2, num_heads=4)
+    same, other = (GPT(spec.model_copy(update={"initial_deviation": value})) for value in (0.02, 0.04))
+    for (name, one), two, three in zip(
+        GPT(spec).named_parameters(), same.parameters(), other.parameters(), strict=True
+    ):
+        assert torch.equal(one, two), name
+        if one.ndim > 1:
+            assert torch.allclose(2 * one, three), name
+    assert spec.model_copy(update={"initial_deviation": 0.02}).meaning() == spec.meaning()
+    assert GPTSpec(initial_deviation="width").meaning() == {"initial_deviation": "width"}

@@ -474,7 +474,6 @@ REFUSED = [
     ("a residual as large as the map", "bert", "oelm+low-rank=32", BadShape, "at most 32"),
     ("a norm that comes before positions", "gpt2", "oelm+qk-norm", NotCarriedOut, "qk_norm"),
     ("mixed keys of a window", "mistral", "oelm+mix", NotCarriedOut, "sliding window"),
-    ("the same coordinates, turned", "llama", "oelm-slice+same", NotCarriedOut, "rotary"),
     ("no distances", "bart", MethodSpec(repair={"position_features": 1}, sites=("cross",)), NotCarriedOut, "cross"),
 ]
 CHANGES = {
@@ -597,3 +596,65 @@ def test_a_checkpoint_without_its_repairs_is_refused(tmp_path):
     model.save_pretrained(tmp_path, state_dict=kept)
     with pytest.raises(CheckpointError, match="lacks"):
         oelm.load(tmp_path)
+
+
+ROTARY = [row for row in REPAIRED if row.name in ("llama", "mistral", "qwen2", "qwen3", "gpt-neox", "modernbert")]
+
+
+def seen_by_attention(row, model):
+    """Return the queries and keys of the first attention as the attention function gets them."""
+    from transformers import AttentionInterface
+
+    seen = []
+
+    def look(module, queries, keys, values, *rest, **options):
+        seen.append((queries, keys))
+        return written_out(module, queries, keys, values)
+
+    AttentionInterface.register("oelm_look", look)
+    model.set_attn_implementation("oelm_look")
+    with torch.no_grad():
+        row.logits(model)
+    return seen[0]
+
+
+@rows.named(ROTARY)
+def test_rotary_positions_turn_no_head_that_finds_the_same_token(row):
+    model = row.build().eval().double()
+    oelm.apply(model, "oelm-slice+same")
+    still = copy.deepcopy(model)
+    for name, buffer in still.named_buffers():
+        if "rotary" in name:
+            buffer.zero_()  # every angle is zero, so nothing is turned
+    for own, unturned in zip(seen_by_attention(row, model), seen_by_attention(row, still), strict=True):
+        half = own.shape[1] // 2
+        assert torch.allclose(own[:, :half], unturned[:, :half], atol=1e-12)
+        assert not torch.allclose(own[:, half:], unturned[:, half:], atol=1e-3)
+
+
+@rows.named(ROTARY)
+def test_oelm_fast_decodes_with_a_cache_and_comes_back_from_a_checkpoint(row, tmp_path):
+    model = row.build().eval()
+    oelm.apply(model, "oelm-fast")
+    with torch.no_grad():
+        for parameter in repair_parameters(model).values():
+            parameter.normal_(0, 0.4, generator=torch.Generator().manual_seed(7))
+        whole = row.logits(model)
+        if row.cached:
+            ids = row.feed()["input_ids"]
+            first = model(input_ids=ids[:, :5], use_cache=True)
+            rest = model(input_ids=ids[:, 5:], past_key_values=first.past_key_values, use_cache=True)
+            assert torch.allclose(torch.cat((first.logits, rest.logits), 1), whole, atol=1e-5)
+        model.save_pretrained(tmp_path)
+        assert torch.equal(row.logits(oelm.load(tmp_path).eval()), whole)
+        assert torch.equal(row.logits(copy.deepcopy(model)), whole)
+
+
+def test_an_adapter_on_heads_that_must_not_be_turned_is_refused():
+    peft = pytest.importorskip("peft")
+    row = next(row for row in rows.ROWS if row.name == "llama")
+    model = row.build()
+    oelm.apply(model, "oelm-fast")
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    with pytest.raises(NotCarriedOut, match="target_modules"):
+        row.logits(wrapped)

@@ -14,6 +14,7 @@ from oelm.record.environment import (
     cpu_model,
     environment,
     is_dirty,
+    is_outside_history,
     source_tree,
 )
 
@@ -179,3 +180,15 @@ def test_a_command_is_written_as_one_would_type_it_in_the_runs_folder(tmp_path: 
     assert command_line(["/opt/bin/python3", "/opt/bin/oelm", "run", "studies/x y.py"]) == "oelm run 'studies/x y.py'"
     assert command_line(["/usr/bin/python3", "scripts/train_v2.py"]) == "python3 scripts/train_v2.py"
     assert command_line([]) == ""
+
+
+def test_a_commit_that_did_not_land_is_outside_the_history(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "source_tree", lambda: checkout)
+    landed = commit_of(checkout)
+    assert not is_outside_history(landed)
+    assert is_outside_history("0" * 40)
+    assert not is_outside_history(None)
+    module.history_of.cache_clear()
+    (checkout / ".git" / "shallow").write_text(f"{landed}\n")  # the clone has only a part of the history
+    assert not is_outside_history("0" * 40)
+    module.history_of.cache_clear()

@@ -12,6 +12,7 @@ from oelm.cli import dispatch
 from oelm.errors import BadRecord, UnknownName, UsageError
 from oelm.record.imported import Settings, import_run
 from oelm.record.store import read_metrics, read_record
+from oelm.report.numbers import IMPORTED, marks
 
 SETTINGS = Settings(learning_rate=3e-4)
 TIMING: dict[str, Any] = {
@@ -54,7 +55,7 @@ def test_imported_runs_can_be_compared_and_are_as_unfair_as_they_were(tmp_path: 
     import_run(one, SETTINGS, tmp_path / "runs")
     import_run(other, Settings(learning_rate=1e-3), tmp_path / "runs")
     (comparison,) = gather(find_runs([tmp_path / "runs"])[0], force=True).comparisons
-    assert comparison.rows[1].imported
+    assert IMPORTED in marks(comparison.rows[1])
     assert comparison.rows[1].difference is not None
     assert comparison.rows[1].difference.mean == pytest.approx(0.144)
     assert any("train.learning_rate" in reason for reason in comparison.unfair)

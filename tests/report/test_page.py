@@ -13,11 +13,14 @@ import pytest
 
 from oelm.errors import IncomparableRuns, UnknownName, UsageError
 from oelm.record.attention import ATTENTION, AttentionRecord, append_attention
+from oelm.record.environment import commit_of
 from oelm.record.stages import by_declaration, stage_of
 from oelm.record.store import METRICS, RECORD, find_records, write_study
 from oelm.report.page import write_report
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.study import Arm, Study, replaced
+
+COMMIT = commit_of(Path(__file__).parents[2]) or "0123456789abcdef"
 
 VOID = {"meta", "br", "img", "link"}
 
@@ -105,11 +108,11 @@ def test_every_figure_leads_to_its_evidence_and_on_to_its_record(study: Study, w
     assert {href[1:] for href in inner} <= set(page.ids)
     assert len(set(inner)) == 2
     # The table: seeds and perplexity of both, the arm's difference and interval. Then how sure, and what it costs.
-    assert len(inner) == (2 + 4) + 4 + 2 * 4
+    assert len(inner) == (2 + 4) + 5 + 2 * 4
     assert len(page.ids) == len(set(page.ids))
     records = {path.resolve() for path in (tmp_path / "runs").glob(f"*/{RECORD}")}
     assert {(tmp_path / "out" / "report" / href).resolve() for href in outer} == records
-    assert "0123456789ab" in page.text
+    assert COMMIT[:12] in page.text
     assert "oelm run study.py" in page.text
     assert '"learning_rate": 0.0003' in page.text
     assert all(href in text for href in page.hrefs if not href.startswith("#"))
@@ -159,7 +162,7 @@ def test_a_dirty_tree_is_marked_at_the_number_and_at_its_source(
     filled(study, write_run, environment=dirty)
     _, page, _ = report(study, tmp_path)
     assert "4.06‡" in page.text
-    assert "0123456789ab ‡ with uncommitted changes" in page.text
+    assert f"{COMMIT[:12]} ‡ with uncommitted changes" in page.text
 
 
 def test_an_unknown_commit_is_said(study: Study, write_run: Any, make_record: Any, tmp_path: Path) -> None:

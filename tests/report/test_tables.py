@@ -68,6 +68,15 @@ def test_a_single_seed_and_a_dirty_tree_are_marked_and_the_marks_explained(study
     assert sum(note.startswith(("†", "‡")) for note in marked.notes) == 2
 
 
+def test_an_unknown_tree_and_a_commit_outside_the_history_are_marked(study: Study, make_record: Any) -> None:
+    known = make_record(study.runs()[0]).environment
+    unknown = results(made(study, make_record, environment=known.model_copy(update={"dirty": None})), say)
+    assert unknown.lines[0].cells[2].endswith("¶")
+    lost = results(made(study, make_record, environment=known.model_copy(update={"commit": "0" * 40})), say)
+    assert lost.lines[0].cells[2].endswith("※")
+    assert sum(note.startswith(("¶", "※")) for table in (unknown, lost) for note in table.notes) == 2
+
+
 def test_a_difference_from_one_pair_is_marked_though_the_arm_has_more_seeds(study: Study, make_record: Any) -> None:
     runs = [run for run in study.runs() if run.arm != "baseline" or run.seed == 0]
     records = [(Path(str(n)), make_record(run)) for n, run in enumerate(runs)]
@@ -77,7 +86,7 @@ def test_a_difference_from_one_pair_is_marked_though_the_arm_has_more_seeds(stud
 
 def test_an_arm_without_runs_is_a_line_of_dashes(study: Study) -> None:
     assert results(compare(study, []), say).lines[1].cells == (
-        "oelm-freeze", "0", "–", "–", "–", "undecided",
+        "oelm-freeze", "0", "–", "–", "–", "undecided (0 of 3 seeds)",
     )  # fmt: skip
 
 

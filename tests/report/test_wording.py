@@ -19,7 +19,10 @@ from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.report.wording import SENTENCES, wording
 
-SIGNS = {"claim_size", "claim_effect", "claim_at", "claim_part", "need_seeds_at", "ledger_join", "ledger_one"}
+SIGNS = {
+    "claim_size", "claim_effect", "claim_at", "claim_part", "need_seeds_at", "ledger_join", "ledger_one", "comma",
+    "semicolon", "reason_join",
+}  # fmt: skip
 UNTRANSLATED = {"percent", "none", "join", "of", *SIGNS}  # signs, not words
 
 
@@ -45,11 +48,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "price_": get_args(Kind),
     "claim_because_": DECIDED,
     "claim_axis_": get_args(Unit),
-    "reason_": get_args(Reason),
+    "reason_": (*get_args(Reason), "doubling_unknown", "repeats_unknown"),
     "quantity_": tuple(rule.quantity for claim in published_claims() if len(claim.rules) > 1 for rule in claim.rules),
     "table_note_": get_args(MeasureName),
     "forest_axis_": get_args(MeasureName),
     "kind_": ("text", "examples"),
+    "split_": get_args(Judged),
     "distance": ("", "_one_seed", "_no_spread", "_accuracy", "_accuracy_one_seed", "_accuracy_no_spread"),
 }
 """Sentences whose keys are put together: how they begin, and the values that they end with."""

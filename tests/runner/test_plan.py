@@ -1,6 +1,7 @@
 """What a study takes before it runs, against what was counted and published."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -8,15 +9,19 @@ import torch
 
 from oelm.cli import plan as cli_plan
 from oelm.data import probes
+from oelm.data.meta import read_meta
+from oelm.models.gpt import GPT
 from oelm.runner.bind import bound
+from oelm.runner.calibrate import Timing, calibrate
 from oelm.runner.plan import DEVICES, UTILISATION, plan
 from oelm.runner.queue import Board
+from oelm.runner.run import execute
 from oelm.runner.tasks import build_model
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.model import GPT_SIZES, ForeignSpec, GPTSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
-from oelm.study import Listing, load_study
+from oelm.study import Listing, Study, load_study
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,3 +141,45 @@ def test_batches_by_length_are_planned_with_the_tokens_that_rows_have(published)
     listing = Listing(name="grouped", question="?", listed=(grouped,))
     (found,) = plan(Board(listing, Path("/nowhere")), "a5000").runs
     assert 8 < published.runs[9].step_flops / found.step_flops < 11
+
+
+def test_a_calibrated_plan_takes_its_times_from_real_steps_and_counts_evaluation(tiny_run, tmp_path):
+    run = tiny_run(steps=1000, eval_every=100, eval_tokens=1024).model_copy(update={"label": "one"})
+    board = Board(Listing(name="one", question="?", listed=(run,)), tmp_path)
+    asked = []
+
+    def timed(timed_run, build):
+        asked.append(type(build(timed_run)).__name__)
+        return Timing(step=0.5, evaluation=0.25)
+
+    result = plan(board, "cpu", calibration=timed)
+    meta = read_meta(run.data.directory)
+    tokens = 11 * 1024 + meta.splits["val"].num_tokens + meta.splits["test"].num_tokens
+    assert asked == ["GPT"]
+    assert result.seconds == pytest.approx(1000 * 0.5 + tokens / (4 * 32) * 0.25)
+    assert result.core_hours == pytest.approx(result.seconds / 3600)
+    assert result.calibrated
+
+
+def test_a_calibration_is_near_what_the_run_then_takes_and_is_kept(tiny_run, tmp_path, monkeypatch):
+    model = GPTSpec(context=64, model_dim=64, num_layers=2, num_heads=2, vocab_size=300)
+    run = tiny_run("oelm-freeze", model=model, steps=60, eval_every=60, batch_size=8)
+    timing = calibrate(run, lambda one: GPT(one.model), tmp_path / "calibration.json")
+    began = time.process_time()
+    execute(*bound(run), tmp_path / "run", quiet=True)
+    spent = time.process_time() - began
+    assert 0.3 < 60 * timing.step / spent < 1.3  # so short a run also builds, saves, samples and measures
+    monkeypatch.setattr("oelm.runner.calibrate._measure", None)
+    assert calibrate(run, lambda one: GPT(one.model), tmp_path / "calibration.json") == timing
+
+
+def test_a_branch_is_planned_with_the_steps_that_it_does_itself(tiny_run, tmp_path):
+    study = Study(
+        name="budgets",
+        question="?",
+        base=tiny_run("baseline", decay="wsd"),
+        arms=("baseline",),
+        sizes={"short": {"train.steps": 100}, "long": {"train.steps": 400}},
+    )
+    times = {run.steps: run.seconds for run in plan(Board(study, tmp_path), "cpu").runs}
+    assert times[100] == pytest.approx(times[400] / 4 / 5)

@@ -2,14 +2,17 @@
 
 import io
 import json
+import math
 import time
 
 import pytest
 from rich.console import Console
 
+from oelm.analysis.compare import compare_folder
 from oelm.errors import BadData, UnknownName
+from oelm.record.registration import read_registration
 from oelm.record.schema import MetricRecord
-from oelm.record.stages import CHOICE
+from oelm.record.stages import CHOICE, stage_of
 from oelm.record.store import METRICS, RECORD
 from oelm.runner.claim import claimed
 from oelm.runner.display import as_json, facts, table
@@ -308,3 +311,19 @@ def test_of_two_folders_of_one_run_the_complete_one_tells_and_then_the_newer(stu
     assert [(entry.directory, entry.state) for entry in board.entries[:2]] == [
         (whole, "complete"), (newer, "interrupted"),
     ]  # fmt: skip
+
+
+def test_a_margin_by_content_is_registered_with_the_study(tuned_study, write_run, tmp_path):
+    study = tuned_study(
+        arms=("baseline+features", "position-only"), reference="baseline+features", margin="content",
+        tuned={"train.learning_rate": (1e-3,)}, tuning_seeds=(100, 101),
+    )  # fmt: skip
+    for run in stage_of(study, {}).tune:
+        write_run(run, 2.0 + 0.01 * run.seed + (0.3 + 0.02 * (run.seed == 101)) * (run.arm == "position-only"))
+    root = tmp_path / "runs"
+    board = Board(study, root)
+    board.register(board.confirming[0])
+    registered = read_registration(root)
+    assert registered is not None
+    assert 0 < registered.margin_resolved < 100 * math.expm1(0.3 / 2)
+    assert compare_folder(study, root).margin == pytest.approx(math.log1p(registered.margin_resolved / 100))

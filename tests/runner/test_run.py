@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from oelm import surgery
 from oelm.errors import BadData, OelmError, RunFailed, RunLocked, UsageError
 from oelm.models.gpt import GPT
 from oelm.record.attention import read_attention
@@ -22,6 +23,7 @@ from oelm.record.store import read_metrics, read_record
 from oelm.runner.bind import bound
 from oelm.runner.restore import restore
 from oelm.runner.run import execute
+from oelm.runner.tasks import build_model, task_of
 from oelm.spec.model import GPTSpec
 from oelm.train.checkpoint import Checkpoints
 
@@ -355,3 +357,40 @@ def test_the_record_says_which_precision_auto_became(tiny_run, tmp_path, monkeyp
     record = carried_out(tiny_run(precision="auto"), tmp_path)
     assert (record.spec.train.precision, record.spec.train.chose_precision) == ("bf16", True)
     assert read_record(tmp_path).spec.train.precision == "bf16"
+
+
+def test_data_order_initial_weights_and_the_draw_can_be_seeded_apart(tiny_run):
+    run = tiny_run("oelm-freeze")
+
+    def parts(**seeds):
+        other = run.model_copy(update=seeds)
+        named, data = bound(other)
+        model = build_model(named, data, torch.device("cpu"))
+        surgery.apply(model, named.method, seed=named.seed_of("draw"))
+        ids, _ = task_of(named, data, model, torch.device("cpu")).batch(0, slice(0, 4))
+        attention = model.blocks[0].attention
+        return ids, attention.v.weight, attention.q.weight
+
+    plain = parts()
+    for field, changed in (("data_seed", 0), ("init_seed", 1), ("draw_seed", 2)):
+        found = parts(**{field: 5})
+        assert [not torch.equal(one, other) for one, other in zip(plain, found, strict=True)] == [
+            place == changed for place in range(3)
+        ]
+        same = parts(**{field: run.seed})
+        assert all(torch.equal(one, other) for one, other in zip(plain, same, strict=True))
+
+
+def test_the_run_itself_uses_the_seed_of_the_draw(tiny_run, tmp_path):
+    run = tiny_run("oelm-freeze", steps=2)
+    hashes = [
+        carried_out(run.model_copy(update=seeds), tmp_path / str(number)).frozen_hashes
+        for number, seeds in enumerate(({}, {"draw_seed": 9}, {"init_seed": 9, "data_seed": 9}, {"draw_seed": 0}))
+    ]
+    assert hashes[0] == hashes[2] == hashes[3] != hashes[1]
+
+
+def test_restoring_a_run_uses_its_seeds(tiny_run, tmp_path):
+    run = tiny_run("oelm-freeze", steps=2).model_copy(update={"draw_seed": 9, "init_seed": 8})
+    carried_out(run, tmp_path)
+    assert surgery.verify_frozen(restore(tmp_path).model) == read_record(tmp_path).frozen_hashes

@@ -37,3 +37,31 @@ def test_the_rate_stays_between_its_bounds_and_never_rises_after_warm_up(step, d
 def test_a_warm_up_that_is_not_shorter_than_the_run_is_told_with_the_rate_it_ends_at(steps, last):
     told = doubt(TrainSpec(steps=steps, warmup_steps=100, learning_rate=3e-4))
     assert told is None if last is None else f"ends at {last} of 0.0003" in told
+
+
+def test_warm_up_stable_decay_keeps_the_full_rate_until_the_last_part():
+    spec = TrainSpec(decay="wsd", steps=100, warmup_steps=10, learning_rate=1.0, decay_fraction=0.2)
+    rates = [learning_rate(spec, step) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
+    assert rates[10:81] == [1.0] * 71
+    assert rates[80:] == pytest.approx([1 - step / 20 for step in range(20)])
+
+
+def test_a_shorter_warm_up_stable_decay_run_has_the_rates_of_a_longer_one_until_it_decays():
+    long, short = (TrainSpec(decay="wsd", steps=steps, warmup_steps=5) for steps in (400, 100))
+    assert short.decay_start == 80
+    for step in range(short.decay_start):
+        assert learning_rate(short, step) == learning_rate(long, step)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"decay_fraction": 0.1}, "has no effect with decay='cosine'"),
+        ({"branch_at": (3,)}, "not in the stable phase"),
+        ({"decay": "wsd", "steps": 100, "branch_at": (81,)}, "not in the stable phase"),
+    ],
+)
+def test_settings_of_a_decay_that_is_not_there_are_refused(fields, words):
+    with pytest.raises(ValueError, match=words):
+        TrainSpec(**fields)

@@ -32,7 +32,7 @@ from oelm.analysis.measure import judge
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference
 from oelm.spec.method import InitSpec, MethodSpec
-from oelm.spec.model import INITIAL_DEVIATION, ForeignSpec
+from oelm.spec.model import INITIAL_DEVIATION, ForeignSpec, GPTSpec
 
 StepName = Literal[
     "freezing", "scale", "orthogonality", "freezing-and-scale", "scale-and-orthogonality", "all", "form", "whole"
@@ -87,8 +87,11 @@ def is_frozen(method: MethodSpec) -> bool:
     return alone and set(freeze.roles) == {"q", "k"} and freeze.layers is None
 
 
-def rung(method: MethodSpec, *, pretrained: bool = False) -> Rung | None:
-    """Tell which rung of the ladder a method is; None for one that changes something else as well."""
+def rung(method: MethodSpec, *, pretrained: bool = False, deviation: float | str = INITIAL_DEVIATION) -> Rung | None:
+    """Tell which rung of the ladder a method is; None for one that changes something else as well.
+
+    `deviation` is the host's own: a frozen Gaussian is what the host would have drawn only where it has the same one.
+    """
     init = method.init
     if method == MethodSpec():
         return None if pretrained else "trained"
@@ -97,7 +100,7 @@ def rung(method: MethodSpec, *, pretrained: bool = False) -> Rung | None:
     if init.shape == "host":
         return None if pretrained else "drawn"
     if init.shape == "normal":
-        as_drawn = init.deviation == INITIAL_DEVIATION  # any other one changes the scale as well
+        as_drawn = init.deviation == deviation  # any other one changes the scale as well
         return "matched" if init.matched else "drawn" if as_drawn else None
     return "orthogonal" if init.shape == "orthogonal" else None
 
@@ -133,10 +136,16 @@ def _ladder(comparison: Comparison, rows: Sequence[Row], methods: dict[str, Meth
     """Return the rungs there are, from the first to the orthogonal one; none without it."""
     ladder: dict[Rung, Row] = {}
     for name in ("trained", "drawn", "matched", "orthogonal"):
-        candidates = [row for row in rows if rung(methods[row.arm], pretrained=is_pretrained(row)) == name]
+        candidates = [row for row in rows if _rung_of(row, methods) == name]
         if candidates:
             ladder[name] = min(candidates, key=_preference(comparison, methods))
     return ladder if "orthogonal" in ladder else {}
+
+
+def _rung_of(row: Row, methods: dict[str, MethodSpec]) -> Rung | None:
+    model = row.evidence[0].spec.model
+    deviation = model.initial_deviation if isinstance(model, GPTSpec) else INITIAL_DEVIATION
+    return rung(methods[row.arm], pretrained=is_pretrained(row), deviation=deviation)
 
 
 def starts_alike(free: MethodSpec, frozen: MethodSpec) -> bool:

@@ -6,11 +6,13 @@ cannot be read is told in words, and all of them are part of the comparison.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from oelm.analysis.content import content_margin
 from oelm.analysis.evidence import (
     MACHINE,
     Cell,
@@ -26,8 +28,9 @@ from oelm.analysis.fairness import check, complaints
 from oelm.analysis.measure import Judged, Measure, is_finite, margin_of, measure_of
 from oelm.analysis.rows import LOST, Matrix, Place, Row
 from oelm.errors import IncomparableRuns, UsageError
+from oelm.record.registration import Registration, read_registration, registration_of
 from oelm.record.schema import RunRecord
-from oelm.record.stages import Stage, by_declaration, is_settled, of_these_numerics, stage_of, standing
+from oelm.record.stages import Stage, by_declaration, in_order_of_counting, is_settled, of_these_numerics, stage_of
 from oelm.record.store import find_records
 from oelm.spec.data import DataSpec
 from oelm.spec.run import NUMERICS, declared, fingerprint
@@ -72,7 +75,7 @@ class Comparison:
     stage: Stage
     measure: Measure
     margin: float
-    """The largest allowed difference of cost."""
+    """The largest allowed difference of cost; not a number while tuning has yet to fix it (margin="content")."""
     rows: tuple[Row, ...]
     gaps: tuple[Gap, ...]
     ignored: tuple[Ignored, ...]
@@ -83,6 +86,10 @@ class Comparison:
     unfair: tuple[str, ...] = ()
     """What should have stopped a comparison that was forced."""
     unreadable: tuple[str, ...] = ()
+    registration: Registration | None = None
+    """What was declared before the first confirming run; None for runs that no folder of a study holds."""
+    waiting: frozenset[Place] = frozenset()
+    """Declared confirming runs that have not ended: verdicts wait for them."""
 
     @property
     def judged(self) -> Judged:
@@ -100,6 +107,13 @@ class Comparison:
         data = self.study.base.data
         return isinstance(data, DataSpec) and data.probe is not None
 
+    @property
+    def confirming(self) -> list[Found]:
+        """The records of confirming runs, with a figure or without."""
+        gaps = [gap.evidence for gap in self.gaps if gap.evidence and len(gap.cell) == len(self.study.axes)]
+        evidence = [*(item for row in self.rows for item in row.evidence), *gaps]
+        return [(item.directory, item.record) for item in evidence]
+
     def row(self, arm: str, cell: Cell) -> Row:
         """Return an arm's row at a place on the axes."""
         return next(row for row in self.rows if row.arm == arm and row.cell == cell)
@@ -115,9 +129,11 @@ def compare_folder(study: Study, root: Path, *, force: bool = False) -> Comparis
         raise UsageError(f"{root} is no folder, so no run of study {study.name!r} is there. Run it first.")
     found, bad = find_records(root)
     members, ignored = select(study, found)
-    comparison = compare(study, members, force=force)
+    known = read_registration(root)
+    comparison = compare(study, members, force=force, registered_margin=known.margin_resolved if known else None)
     return replace(
         comparison,
+        registration=registration_of(root, study, comparison.stage.choice, comparison.confirming),
         ignored=(*comparison.ignored, *ignored),
         unreadable=tuple(str(error) for error in bad),
     )
@@ -137,8 +153,18 @@ def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Igno
     return members, ignored
 
 
-def compare(study: Study, records: Iterable[Found], *, force: bool = False, gathered: bool = False) -> Comparison:
+def compare(
+    study: Study,
+    records: Iterable[Found],
+    *,
+    force: bool = False,
+    gathered: bool = False,
+    registered_margin: float | None = None,
+) -> Comparison:
     """Compare records that are all meant for this study, or that it was `gathered` from.
+
+    `registered_margin` is that of `margin="content"`, in percent, as it was fixed when tuning ended; None: computed
+    from the tuning records.
 
     Raise IncomparableRuns if two of them differ in anything that the study does not declare as arm, axis, tuned or
     seed, in `numerics`, or in their data. With `force` the reasons are kept with the comparison instead.
@@ -152,8 +178,10 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False, gath
     if not force:
         check(study, stage.confirm, evidence, tuning, gathered=gathered)
     kept, twins = _without_twins(study, evidence)
-    measure = measure_of(study.base.data, [item.record.result for item in kept.values()])
-    margin = margin_of(measure, study.margin)
+    # A run that is still to be scored says nothing about whether its data have a test split.
+    results = [item.record.result for item in kept.values() if gathered or not item.record.is_unscored]
+    measure = measure_of(study.base.data, results)
+    margin = _margin(study, measure, stage, [item.record for item in tuning], registered_margin)
     places = dict.fromkeys([*((run.arm, cell_of(study, run), run.seed) for run in stage.confirm), *kept])
     states = {place: _state(kept.get(place), measure) for place in places}
     gaps = tuple(
@@ -163,13 +191,25 @@ def compare(study: Study, records: Iterable[Found], *, force: bool = False, gath
     arms = sorted((arm.name for arm in study.arms), key=lambda arm: arm != study.reference)
     cells = dict.fromkeys([cell for _, cell, _ in places] or [cell_of(study, run) for run in stage.tune])
     lost = {(gap.arm, gap.cell) for gap in gaps if gap.state in LOST}
-    matrix = Matrix(study, measure, margin, whole, lost)
+    # Nobody declared the seeds of a gathered study, so it waits for none.
+    waiting = frozenset((gap.arm, gap.cell, gap.seed) for gap in gaps if gap.state not in LOST and not gathered)
+    matrix = Matrix(study, measure, margin, whole, lost, waiting)
     rows = tuple(row for cell in cells for row in matrix.rows(arms, cell))
     return Comparison(
         study, stage, measure, margin, rows, (*_tuning_gaps(study, stage, tuning), *gaps),
         (*twins, *repeated, *outdated), tuple(tuning),
-        _mixed(whole.values()), unfair,
+        _mixed(whole.values()), unfair, waiting=waiting,
     )  # fmt: skip
+
+
+def _margin(
+    study: Study, measure: Measure, stage: Stage, tuning: Sequence[RunRecord], registered: float | None
+) -> float:
+    if study.margin != "content":
+        return margin_of(measure, study.margin)
+    if registered is None and stage.choice is None:
+        return math.nan
+    return margin_of(measure, content_margin(study, tuning) if registered is None else registered)
 
 
 def _assigned(study: Study, stage: Stage, records: Iterable[Found]) -> tuple[list[Evidence], list[Evidence]]:
@@ -215,7 +255,7 @@ def _tuned_once(found: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored
 def _of_newest_bytes(evidence: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored]]:
     """Leave out what was done again after its data had been prepared anew, and what others did of our own runs."""
     settled = [item for item in evidence if is_settled(item.record) and item.record.numerics == NUMERICS]
-    newest = {fingerprint(declared(item.spec)): item for item in sorted(settled, key=lambda one: standing(one.record))}
+    newest = {fingerprint(declared(item.spec)): item for item in in_order_of_counting(settled, _record)}
     kept, outdated = [], []
     for item in evidence:
         last = newest.get(fingerprint(declared(item.spec)), item)
@@ -228,16 +268,20 @@ def _of_newest_bytes(evidence: Sequence[Evidence]) -> tuple[list[Evidence], list
 
 
 def _without_twins(study: Study, evidence: Sequence[Evidence]) -> tuple[dict[Place, Evidence], tuple[Ignored, ...]]:
-    """Keep one record per run, a complete one if there is any; the others are told."""
+    """Keep the one record per run that counts; the others are listed."""
     kept: dict[Place, Evidence] = {}
     twins = []
-    for item in sorted(evidence, key=lambda item: (item.record.status != "complete", item.directory)):
+    for item in reversed(in_order_of_counting(evidence, _record)):
         first = kept.setdefault((item.arm, cell_of(study, item.spec), item.spec.seed), item)
         if first is not item:
             differs = differences(meaning(item.spec), meaning(first.spec))
             twin = None if differs else first.directory
             twins.append(Ignored(item.directory, item.arm, item.spec.seed, differs, twin=twin))
     return kept, tuple(twins)
+
+
+def _record(item: Evidence) -> RunRecord:
+    return item.record
 
 
 def _tuning_gaps(study: Study, stage: Stage, tuning: Iterable[Evidence]) -> list[Gap]:

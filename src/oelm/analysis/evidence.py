@@ -12,7 +12,7 @@ from oelm.record.schema import RunRecord
 from oelm.spec.base import NoEffect, Spec
 from oelm.spec.model import ForeignSpec
 from oelm.spec.run import RunSpec, declared
-from oelm.study import Study, at
+from oelm.study import Study
 
 MACHINE = ("device", "cores", "platform", "torch")
 """What of an environment makes runs faster or slower: seconds and bytes are compared where all of it is the same."""
@@ -44,8 +44,7 @@ class Evidence:
 
 def cell_of(study: Study, run: RunSpec) -> Cell:
     """Return where a run stands on the study's axes."""
-    plain = run.model_dump(mode="json")
-    return tuple((axis, shown(at(plain, axis))) for axis in study.axes)
+    return tuple((axis, shown(value)) for axis, value in study.place(run).items())
 
 
 def shown(value: Any) -> str:

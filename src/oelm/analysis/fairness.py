@@ -53,14 +53,14 @@ def complaints(
     )
     complete += [item for item in tuning if item.record.status == "complete"]
     # The bytes of labelled text are those that its model reads, so they go with the model, too.
-    if not covers((*study.axes, *study.tuned), PRECISION):
+    if not covers((*study.varied, *study.tuned), PRECISION):
         yield from _of_unequal(
             PRECISION,
             [(item, item.spec.train.precision) for item in complete],
             "They were computed in different number formats. Say train.precision='fp32' or 'bf16' in the base run "
             "instead of 'auto', and run the others again.",
         )
-    data_vary = covers(("data", "model"), *study.axes)
+    data_vary = covers(("data", "model"), *study.varied)
     for cell in sorted({cell_of(study, item.spec) for item in complete}) if data_vary else [None]:
         yield from _of_unequal(
             BOUND_LATER,
@@ -85,7 +85,7 @@ def _of_declared(
         meant = expected.get((item.arm, cell_of(study, item.spec))) or by_arm.get(item.arm)
         own = (*declared_by(arms[item.arm]), *study.tuned)
         for field, (found, wanted) in differences(meaning(item.spec), meant).items() if meant else ():
-            if covers(own, field) and not covers(study.axes, field):
+            if covers(own, field) and not covers(study.varied, field):
                 yield (
                     f"a run of {item.arm!r} has {field} {shown(found)}, and this study's arm of that name "
                     f"has {shown(wanted)}. Give the other one an arm of its own. ({item.directory})"
@@ -98,7 +98,7 @@ def _of_undeclared(
     """Check that every other field has one value over all runs whose arm does not declare it."""
     by_field: dict[str, list[tuple[Evidence, Any]]] = {}
     for item in sorted(evidence, key=lambda item: item.arm != study.reference):
-        own = (*declared_by(arms[item.arm]), *study.axes, *study.tuned, "seed")
+        own = (*declared_by(arms[item.arm]), *study.varied, *study.tuned, "seed")
         for field, value in meaning(item.spec).items():
             if field != PRECISION and not covers(own, field):  # the one that was used counts, not the one declared
                 by_field.setdefault(field, []).append((item, value))

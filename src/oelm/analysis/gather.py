@@ -24,6 +24,8 @@ class Gathering:
     comparisons: tuple[Comparison, ...]
     alone: tuple[str, ...]
     unreadable: tuple[str, ...] = ()
+    root: Path | None = None
+    """The folder of the study's runs, where a study declares them."""
 
 
 def find_runs(paths: Sequence[Path]) -> tuple[list[Found], list[str]]:

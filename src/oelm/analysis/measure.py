@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from oelm.analysis.looks import Look
+from oelm.analysis.moderation import Prior
 from oelm.analysis.statistics import MARGIN, Difference, Verdict, paired_difference, percent
 from oelm.record.schema import DataRecord, ResultRecord, perplexity
 from oelm.spec.data import DataSpec, ExamplesSpec
@@ -97,18 +99,42 @@ class Judgement:
         return [part for part in self._parts if part.verdict == self.verdict]
 
 
-def judge(measure: Measure, own: Mapping[int, float], other: Mapping[int, float], margin: float) -> Judgement | None:
-    """Judge an arm's costs against the reference's over the seeds they share; None where they share none."""
-    seeds = [seed for seed in own if seed in other]
-    if not seeds:
+def judge(
+    measure: Measure,
+    own: Mapping[int, float],
+    other: Mapping[int, float],
+    margin: float,
+    *,
+    priors: Mapping[float, Prior] | None = None,
+    look: Look | None = None,
+) -> Judgement | None:
+    """Judge an arm's costs against the reference's over the seeds they share; None where they share none.
+
+    `priors` holds what like arms say about the variance of each of the `contrasts`, by its share of the reference.
+    """
+    found = {share: list(contrast(own, other, share).values()) for share in shares_of_reference(measure)}
+    if not found[1.0]:
         return None
-    if measure.name == "perplexity":
-        return Judgement(paired_difference([own[seed] - other[seed] for seed in seeds], margin=margin), None)
-    # Costs are minus points: beyond 5 % relative means accuracy < 0.95 of the reference's, seed by seed.
-    beyond = [own[seed] - (1 - RELATIVE_MARGIN) * other[seed] for seed in seeds]
-    points = paired_difference([own[seed] - other[seed] for seed in seeds], margin=margin)
+    known = priors or {}
+    points = paired_difference(found[1.0], margin=margin, prior=known.get(1.0), look=look)
     # Equal differences decide nothing; seen relative to the reference they would vary as its seeds do, and seem to.
-    return Judgement(points, paired_difference(beyond, margin=0.0) if points.interval else None)
+    if len(found) == 1 or not points.interval:
+        return Judgement(points, None)
+    share = 1 - RELATIVE_MARGIN
+    return Judgement(points, paired_difference(found[share], margin=0.0, prior=known.get(share), look=look))
+
+
+def shares_of_reference(measure: Measure) -> tuple[float, ...]:
+    """Return which shares of the reference's cost an arm's is held against, one for each margin of the measure.
+
+    Costs of accuracy are minus points: beyond 5 % relative means accuracy < 0.95 of the reference's, seed by seed.
+    """
+    return (1.0,) if measure.name == "perplexity" else (1.0, 1 - RELATIVE_MARGIN)
+
+
+def contrast(own: Mapping[int, float], other: Mapping[int, float], share: float = 1.0) -> dict[int, float]:
+    """Return an arm's cost minus a share of the reference's, by seed, over the seeds that both have."""
+    return {seed: own[seed] - share * other[seed] for seed in own if seed in other}
 
 
 def is_above_chance(accuracy: float, data: DataRecord) -> bool:

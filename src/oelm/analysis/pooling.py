@@ -21,7 +21,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oelm.analysis.statistics import NO_SPREAD, Interval
+from oelm.analysis.moderation import NO_SPREAD
+from oelm.analysis.statistics import Interval
 
 _STEPS = 200
 """Halvings of the bracket of tau^2: more than a float has bits."""

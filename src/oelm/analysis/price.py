@@ -109,7 +109,7 @@ def _judged(comparison: Comparison, cell: Cell, margin: float) -> list[Row]:
     rows = [row for row in comparison.rows if row.cell == cell]
     whole = {(row.arm, cell, item.spec.seed): item for row in rows for item in row.evidence}
     lost = {(gap.arm, gap.cell) for gap in comparison.gaps if gap.state in LOST}
-    matrix = Matrix(comparison.study, comparison.measure, margin, whole, lost)
+    matrix = Matrix(comparison.study, comparison.measure, margin, whole, lost, comparison.waiting)
     return list(matrix.rows([row.arm for row in rows], cell))
 
 

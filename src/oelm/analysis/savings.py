@@ -109,12 +109,13 @@ def _saving(row: Row, reference: Row) -> Saving:
 
 def _fewer_flops(item: Evidence, reference: CostRecord | None) -> float | None:
     if item.record.cost and reference:
-        return 1 - _total(item.record.cost) / _total(reference)
+        return 1 - step_flops(item.record.cost) / step_flops(reference)
     known = published_run(item.spec)
     return known.flop_share if known else None
 
 
-def _total(cost: CostRecord) -> int:
+def step_flops(cost: CostRecord) -> int:
+    """Return the FLOPs of one training step."""
     return sum(cost.forward_flops.values()) + sum(cost.backward_flops.values())
 
 
@@ -124,13 +125,14 @@ def _paired(row: Row, reference: Row, measured: Callable[[Evidence], float | Non
     The loss of a run hardly depends on its machine, but seconds and bytes do, so runs of two machines are not paired.
     """
     own, other = ({item.spec.seed: item for item in side.evidence} for side in (row, reference))
-    pairs = [seed for seed in own if seed in other and _machine(own[seed]) == _machine(other[seed])]
+    pairs = [seed for seed in own if seed in other and is_same_machine(own[seed], other[seed])]
     measures = {seed: (measured(own[seed]), measured(other[seed])) for seed in pairs}
     return {seed: 1 - mine / theirs for seed, (mine, theirs) in measures.items() if mine and theirs}
 
 
-def _machine(item: Evidence) -> list[str | int]:
-    return [getattr(item.record.environment, field) for field in MACHINE]
+def is_same_machine(one: Evidence, other: Evidence) -> bool:
+    """Whether the seconds of two runs can be compared: they ran on the same kind of machine with the same software."""
+    return all(getattr(one.record.environment, field) == getattr(other.record.environment, field) for field in MACHINE)
 
 
 def _peak(item: Evidence) -> float | None:

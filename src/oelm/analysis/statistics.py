@@ -2,12 +2,12 @@
 
 Cost is log perplexity for language (nats) and lost accuracy for classification (points): more is worse. Arms share
 seeds, hence data order and all initial weights that the method leaves alone. So the unit of evidence is the
-difference d_s = cost(arm, s) - cost(reference, s) of one seed, and with n seeds
+difference d_s = cost(arm, s) - cost(reference, s) of one seed, and with n seeds the plain interval is
 
     mean(d) +- t(n - 1) sd(d) / sqrt(n).
 
-This is exact whatever the arms' variances are; the model that pools the residuals of several arms is narrower and
-is not (docs/decisions/022), so it stands beside the interval and decides nothing.
+Where a study has like arms, their variances are shrunk towards one another (analysis/moderation.py): the moderated
+interval decides, and the plain one is shown next to it.
 
 Non-inferiority asks whether the arm loses less than a margin: *met* if the upper one-sided bound is below it,
 *not met* if the lower one is above it, else *undecided*. One seed has no spread, so it decides nothing; nor do seeds
@@ -22,14 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from oelm.analysis.looks import Look
+from oelm.analysis.moderation import Prior, has_spread, skewness_of
 from oelm.record.schema import perplexity
 
 Verdict = Literal["met", "not met", "undecided"]
 CONFIDENCE = 0.95
 MARGIN = math.log1p(0.05)
 """The success rule of the published study: at most 5 % of perplexity."""
-NO_SPREAD = 1e-9
-"""What rounding leaves between differences that are equal: shares of right answers are counts over counts."""
 MOST_SEEDS = 200
 """Beyond so many more seeds, nobody would add them: the number is not told."""
 
@@ -61,7 +61,21 @@ class Difference:
     p_none: float | None
     """Two-sided: of a difference at least as large if there were none."""
     p_margin: float | None
-    """One-sided: of a result at least as far on its side of the margin if the truth were on the margin."""
+    """One-sided: of a result at least as far on its side of the margin if the truth were on the margin. At one of
+    several looks: the least error over all looks at which it would decide."""
+    plain: Interval | None = None
+    """Student's two-sided interval of these differences alone."""
+    deviation: float | None = None
+    """The standard deviation that the interval rests on: moderated where there is a prior, else `spread`."""
+    freedom: float | None = None
+    """The degrees of freedom of the interval."""
+    prior: Prior | None = None
+    skewness: float | None = None
+    """Of the noise of like arms, or of these differences if there are six and no prior; None: not known."""
+    robust: Interval | None = None
+    """The interval of Wilcoxon's signed ranks, which no outlier moves far; None with fewer than six pairs."""
+    look: Look | None = None
+    """At which of the declared looks it was judged; None: at all the pairs there are."""
 
     def more_seeds(self, confidence: float = CONFIDENCE) -> int | None:
         """Return about how many more pairs would decide, if mean and spread stay as they are; None: beyond reach."""
@@ -69,12 +83,15 @@ class Difference:
             return None
         for more in range(1, MOST_SEEDS + 1):
             count = self.pairs + more
-            if _quantile(count - 1, confidence) * self.spread / math.sqrt(count) < abs(self.mean - self.margin):
+            deviation, freedom = _moderated(self.spread, count, self.prior)
+            if _quantile(freedom, confidence) * deviation / math.sqrt(count) < abs(self.mean - self.margin):
                 return more
         return None
 
 
-def paired_difference(differences: Sequence[float], *, margin: float = MARGIN) -> Difference:
+def paired_difference(
+    differences: Sequence[float], *, margin: float = MARGIN, prior: Prior | None = None, look: Look | None = None
+) -> Difference:
     """Summarise the differences of cost (arm minus reference), one per seed.
 
     Raise ValueError for an empty sequence or one that is not finite: a diverged run is no number to average,
@@ -82,23 +99,62 @@ def paired_difference(differences: Sequence[float], *, margin: float = MARGIN) -
     """
     if not differences or not all(map(math.isfinite, differences)):
         raise ValueError(f"a mean needs finite differences, at least one; found {list(differences)}")
-    mean = statistics.fmean(differences)
-    spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
-    if spread <= NO_SPREAD * max(1.0, abs(mean)):
-        return Difference(len(differences), mean, None, None, None, margin, "undecided", None, None)
-    bounds = interval_of_mean(differences, 2 * CONFIDENCE - 1)
-    error = spread / math.sqrt(len(differences))
+    mean, count = statistics.fmean(differences), len(differences)
+    if not has_spread(differences):
+        return Difference(count, mean, None, None, None, margin, "undecided", None, None, look=look)
+    spread = statistics.stdev(differences)
+    deviation, freedom = _moderated(spread, count, prior)
+    error = deviation / math.sqrt(count)
+    level = look.level if look else 1 - CONFIDENCE
+    bounds = _around(mean, _quantile(freedom, 1 - level) * error)
+    beyond = _tail(freedom, abs(mean - margin) / error)
     return Difference(
-        pairs=len(differences),
+        pairs=count,
         mean=mean,
         spread=spread,
-        interval=interval_of_mean(differences, CONFIDENCE),
+        interval=_around(mean, _quantile(freedom, 0.5 + CONFIDENCE / 2) * error),
         bounds=bounds,
         margin=margin,
         verdict=non_inferiority(bounds, margin),
-        p_none=2 * _tail(len(differences) - 1, abs(mean) / error),
-        p_margin=_tail(len(differences) - 1, abs(mean - margin) / error),
+        p_none=2 * _tail(freedom, abs(mean) / error),
+        p_margin=look.overall(beyond) if look else beyond,
+        plain=interval_of_mean(differences, CONFIDENCE),
+        deviation=deviation,
+        freedom=freedom,
+        prior=prior,
+        skewness=prior.skewness if prior and prior.skewness is not None else skewness_of(differences),
+        robust=signed_rank_interval(differences),
+        look=look,
     )
+
+
+def _moderated(spread: float, count: int, prior: Prior | None) -> tuple[float, float]:
+    return prior.moderate(spread, count - 1) if prior else (spread, count - 1)
+
+
+def _around(mean: float, half: float) -> Interval:
+    return Interval(mean - half, mean + half)
+
+
+def signed_rank_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the exact interval of Wilcoxon's signed-rank test; None where the values are too few for the confidence.
+
+    It is of the median of all means of two values (Hodges and Lehmann), which is the mean where noise is symmetric.
+    Its bounds are the k-th smallest and largest of these means, with the largest k that keeps the confidence.
+    """
+    count = len(values)
+    means = sorted((values[i] + values[j]) / 2 for i in range(count) for j in range(i, count))
+    ways = [1]  # of the ranks 1 to n to have each sum
+    for rank in range(1, count + 1):
+        ways = [
+            (ways[total] if total < len(ways) else 0) + (ways[total - rank] if 0 <= total - rank < len(ways) else 0)
+            for total in range(len(ways) + rank)
+        ]
+    below, rank = ways[0], 0
+    while 2 * below <= (1 - confidence) * 2**count:
+        rank += 1
+        below += ways[rank]
+    return Interval(means[rank - 1], means[-rank]) if rank else None
 
 
 def interval_of_mean(values: Sequence[float], confidence: float) -> Interval | None:
@@ -122,13 +178,13 @@ def slope_interval(xs: Sequence[float], ys: Sequence[float], confidence: float) 
     return slope, Interval(slope - half, slope + half)
 
 
-def _quantile(freedom: int, probability: float) -> float:
+def _quantile(freedom: float, probability: float) -> float:
     from scipy.special import stdtrit  # the quantile alone: scipy.stats takes half a second to import
 
     return float(stdtrit(freedom, probability))
 
 
-def _tail(freedom: int, distance: float) -> float:
+def _tail(freedom: float, distance: float) -> float:
     """Return the one-sided probability of a mean at least so many standard errors from the supposed one."""
     from scipy.special import stdtr
 
@@ -161,30 +217,6 @@ def holm(probabilities: Mapping[str, float]) -> dict[str, Adjusted]:
         largest = max(largest, min(1.0, times * value))
         adjusted[name] = Adjusted(largest, times)
     return adjusted
-
-
-def pooled_intervals(costs: Mapping[str, Mapping[int, float]], reference: str) -> dict[str, Interval]:
-    """Return, per arm, the interval of the additive model cost = arm + seed with one residual variance for all.
-
-    Over the seeds that every arm has. With k arms and n seeds the residual has (k - 1)(n - 1) degrees of freedom, so
-    few seeds of several arms give a far narrower interval than a pair alone; it is right only if arms vary alike.
-    """
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in costs.values()))) if costs else []
-    arms, count = list(costs), len(seeds)
-    if len(arms) < 2 or count < 2 or reference not in costs:
-        return {}
-    arm_means = {arm: statistics.fmean(costs[arm][seed] for seed in seeds) for arm in arms}
-    seed_means = {seed: statistics.fmean(costs[arm][seed] for arm in arms) for seed in seeds}
-    grand = statistics.fmean(arm_means.values())
-    residuals = [costs[arm][seed] - arm_means[arm] - seed_means[seed] + grand for arm in arms for seed in seeds]
-    freedom = (len(arms) - 1) * (count - 1)
-    error = math.sqrt(2 * math.fsum(value**2 for value in residuals) / freedom / count)
-    half = _quantile(freedom, 0.5 + CONFIDENCE / 2) * error
-    return {
-        arm: Interval(arm_means[arm] - arm_means[reference] - half, arm_means[arm] - arm_means[reference] + half)
-        for arm in arms
-        if arm != reference
-    }
 
 
 def percent(log_ratio: float) -> float:

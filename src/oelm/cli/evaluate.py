@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from oelm.record.looks import note_look
 from oelm.record.schema import perplexity
 from oelm.spec.data import ExamplesSpec, Split
 
@@ -25,7 +26,7 @@ class Arguments:
     run: tyro.conf.Positional[Path]
     """The folder of a run, or of one checkpoint."""
     split: Split = "test"
-    """Which split."""
+    """Which split. Every look at test is written to test_looks.jsonl in the run's folder, and reports count it."""
     data: Path | None = None
     """Token files, or labelled texts, to measure on; by default the run's own. A table of texts is read with the run's
     columns, labels and vocabulary: one file is the split that is asked for, a folder has files by its name."""
@@ -56,6 +57,8 @@ def main(argv: list[str]) -> int:
     if isinstance(data, TokenData) and isinstance(restored.model, GPT):
         refuse_larger_vocabulary(data, restored.model.token_embedding.num_embeddings)
     task = task_of(restored.run, data, restored.model, torch.device("cpu"))
+    if arguments.split == "test" and "test" in task.splits:
+        note_look(arguments.run, data.checksum, arguments.checkpoint)
     measured = task.measure(restored.model, arguments.split)
     record = task.data_record()
     judged: dict[str, float | int | None] = (

@@ -133,8 +133,8 @@ def _of_run(directory: Path, asked: Arguments) -> Audit:
         if record.spec.data.answers == "label":
             model = model.model_copy(update={"labels": len(record.data.labels) or None})
         own = record.data.vocab_size if record.spec.data.vocab_size is not None else None
-    built = build(model, seed=record.spec.seed, vocab_size=own)
-    return surgery.apply(built, asked.method or record.spec.method, seed=record.spec.seed)
+    built = build(model, seed=record.spec.seed_of("init"), vocab_size=own)
+    return surgery.apply(built, asked.method or record.spec.method, seed=record.spec.seed_of("draw"))
 
 
 def _carries_method(directory: Path) -> bool:

@@ -33,26 +33,39 @@ class Arguments:
     """cpu: this machine, by a short probe; the others by their data sheets. By default cpu, or a5000 for cuda runs."""
     only: tuple[str, ...] = ()
     """Only these runs: ids, arms, fingerprints, or patterns of them."""
+    calibrate: bool = False
+    """Time some real steps of each kind of run on this CPU instead (seconds for each kind, kept for the next plan)."""
     out: Path = Path("runs")
     """Where the runs are: what is done there is shown as done."""
     json: bool = False
     """Print the matrix as data."""
+    power: bool = False
+    """Print instead how many seeds each margin needs, from the spread of like arms in the studies on record."""
+    record: tuple[Path, ...] = (Path("docs/results"),)
+    """With --power: folders of studies on record, in addition to --out."""
 
 
 def main(argv: list[str]) -> int:
     """Parse, count, show."""
     asked = tyro.cli(Arguments, args=argv, prog="oelm plan", config=(tyro.conf.FlagCreatePairsOff,))
     study = load_study(asked.study, asked.scale)
+    if asked.power:
+        from oelm.cli.power import show_power
+
+        return show_power(study, (asked.out, *asked.record), as_json=asked.json)
 
     from rich.console import Console
 
+    from oelm.runner.calibrate import calibrate
     from oelm.runner.plan import plan
     from oelm.runner.queue import Board
 
     first = study.listed[0] if isinstance(study, Listing) else study.base
     device = asked.device or ("a5000" if first.train.device == "cuda" else "cpu")
     with Console(stderr=True).status("counting") as status:
-        result = plan(Board(study, asked.out / study.name, only=asked.only), device, progress=status.update)
+        board = Board(study, asked.out / study.name, only=asked.only)
+        calibration = calibrate if asked.calibrate else None
+        result = plan(board, device, calibration=calibration, progress=status.update)
     if asked.json:
         print(json.dumps(result.as_dict(), indent=1, allow_nan=False))
     else:
@@ -67,7 +80,12 @@ def _show(plan: Plan, console: Console) -> None:
     console.print(_table(plan), highlight=False)
     total = f"{len(plan.runs)} runs, {duration(plan.seconds) or 'an unknown time'} on {plan.device} one after another"
     peaks = ", ".join(f"{name}: {peak / 1e12:.3g} TFLOP/s" for name, peak in plan.peak_flops.items())
-    console.print(f"{total}; peak {peaks}, {100 * plan.utilisation:.0f} % of it taken to be reached", highlight=False)
+    basis = (
+        "measured on some steps of each kind of run"
+        if plan.calibrated
+        else f"peak {peaks}, {100 * plan.utilisation:.0f} % of it taken to be reached"
+    )
+    console.print(f"{total}; {basis}", highlight=False)
     if too_large := [run.run for run in plan.runs if run.fits is False]:
         console.print(
             f"! {len(too_large)} of them do not fit into the memory of one {plan.device}: {', '.join(too_large)}. Give "
@@ -76,7 +94,12 @@ def _show(plan: Plan, console: Console) -> None:
             markup=False,
         )
     if plan.confirm_runs:
-        console.print(f"then {plan.confirm_runs} runs to confirm, each arm at its own best setting", highlight=False)
+        time = duration(plan.confirm_seconds) or "an unknown time"
+        console.print(
+            f"then {plan.confirm_runs} runs to confirm, each arm at its own best setting, {time}", highlight=False
+        )
+    if plan.core_hours is not None:
+        console.print(f"{plan.core_hours:.1f} core-hours in all for what is not done", highlight=False)
 
 
 def _table(plan: Plan) -> RunTable:

@@ -52,6 +52,9 @@ class Arguments:
     """A folder with GPT-2's vocab.json and merges.txt, if they are not to be found otherwise."""
     seed: int = 0
     """Of the stories, and of the draw of validation and test documents."""
+    seal: float | None = None
+    """Seal this share of the training documents (0.05, say) as a second test split, sealed.bin. Nothing reads it but
+    `oelm report STUDY --unseal`, once."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -83,6 +86,7 @@ def _spec(asked: Arguments) -> DataSpec:
             tokens=asked.tokens,
             vocab_size=asked.vocab_size,
             seed=asked.seed,
+            seal=asked.seal,
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -100,7 +104,7 @@ def _show(directory: Path, meta: TokenMeta, as_json: bool) -> None:
     table = Table("split", "documents", "text tokens", "added tokens", "floor (nats)", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
-    for split, its in meta.splits.items():
+    for split, its in meta.files.items():
         floor = "" if its.floor is None else f"{its.floor:.4f}"
         table.add_row(split, f"{its.documents:,}", f"{its.text_tokens:,}", f"{its.added_tokens:,}", floor)
     console = Console()

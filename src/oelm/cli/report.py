@@ -15,8 +15,11 @@ from oelm.study import AnyStudy, Study, load_study
 
 if TYPE_CHECKING:
     from oelm.analysis.compare import Comparison
+    from oelm.record.schema import RunRecord
 
 Language = Literal["en", "zh"]
+UNPACKED = ".runs"
+"""Where a report made from an archive keeps the unpacked runs that its links lead to."""
 
 
 @dataclass
@@ -27,7 +30,8 @@ class Arguments:
     """
 
     study: tyro.conf.Positional[Path | None] = None
-    """The Python file that declares the study, or a folder of its runs; with --all: a folder of studies' runs."""
+    """The Python file that declares the study, or a folder of its runs or of their archive; with --all: a folder of
+    such folders."""
     scale: str | None = None
     """Which of the file's scales; by default the study itself."""
     out: Path = Path("runs")
@@ -36,6 +40,11 @@ class Arguments:
     """Language of the report; the Chinese one lies beside the English one, in report-zh."""
     keep: Path | None = None
     """Copy the runs' light files (no weights, no paths of this machine) here, to be committed: docs/results/fair."""
+    markdown: bool = False
+    """Write only what is committed with an archive: report.md (report.zh.md) and its first figure, next to it."""
+    unseal: bool = False
+    """First score the final weights of the study's confirming runs on the sealed split of their data (oelm prepare
+    --seal). This works once, for a registered study that is done; the result is unsealed.json."""
     all: bool = False
     """The final report: claims, trends and statistics over all studies."""
 
@@ -43,16 +52,33 @@ class Arguments:
 def main(argv: list[str]) -> int:
     """Parse and write."""
     arguments = tyro.cli(Arguments, args=argv, prog="oelm report")
+    if arguments.all and arguments.unseal:
+        raise UsageError("--unseal opens the sealed split of one study. Give that study, without --all.")
     if arguments.all:
         return _final(arguments)
     if arguments.study is None:
         raise UsageError("which study? Give the file that declares it, a folder of its runs, or --all.")
+
+    from oelm.record.archive import opened
+    from oelm.report.page import report_folder
+    from oelm.report.share import write_shared
+
     study, root = study_and_root(arguments.study, arguments.out, arguments.scale)
+    if arguments.unseal:
+        from oelm.runner.unseal import unseal
+
+        unseal(study, root, say=print)
     if arguments.keep is not None:
-        _keep(study, root, arguments.keep)
+        with opened(root) as readable:
+            _keep(study, readable, arguments.keep)
         root = arguments.keep
     try:
-        conclude(study, root, arguments.lang)
+        if arguments.markdown:
+            print(write_shared(study, root, arguments.lang))
+            return 0
+        out = report_folder(root, arguments.lang)
+        with opened(root, keep=out / UNPACKED) as readable:
+            conclude(study, readable, arguments.lang, out)
     except PermissionError as error:
         raise UsageError(
             f"{error.filename or root} may not be written. Say --keep with a folder of yours: it gets the report, and "
@@ -63,9 +89,12 @@ def main(argv: list[str]) -> int:
 
 def study_and_root(path: Path, out: Path, scale: str | None) -> tuple[AnyStudy, Path]:
     """Find a study and the folder of its runs: from its file, or from the folder alone."""
-    if path.is_dir():
-        from oelm.record.store import read_study
+    from oelm.record.archive import ARCHIVE
+    from oelm.record.store import read_study
 
+    if path.name == ARCHIVE:
+        path = path.parent
+    if path.is_dir():
         return read_study(path), path
     study = load_study(path, scale)
     root = next((folder for folder in (out / study.name, out) if _holds(folder, study)), None)
@@ -94,6 +123,12 @@ def _holds(folder: Path, study: AnyStudy) -> bool:
 
 def _keep(study: AnyStudy, root: Path, target: Path) -> None:
     from oelm.record.keep import keep
+
+    print(f"{keep(study, root, members_of(study, root), target)} runs of {study.name} kept in {target}")
+
+
+def members_of(study: AnyStudy, root: Path) -> list[tuple[Path, RunRecord]]:
+    """Return the runs below a folder that belong to a study; print what cannot be read."""
     from oelm.record.stages import by_declaration, stage_of
     from oelm.record.store import find_records
     from oelm.spec.run import declared, fingerprint
@@ -102,34 +137,52 @@ def _keep(study: AnyStudy, root: Path, target: Path) -> None:
     for error in bad:
         print(f"not kept: {error}")
     runs = {fingerprint(declared(run)) for run in stage_of(study, by_declaration(r for _, r in found)).runs}
-    members = [(path, record) for path, record in found if fingerprint(declared(record.spec)) in runs]
-    print(f"{keep(study, root, members, target)} runs of {study.name} kept in {target}")
+    return [(path, record) for path, record in found if fingerprint(declared(record.spec)) in runs]
 
 
 def _final(arguments: Arguments) -> int:
+    from oelm.record.archive import opened
     from oelm.report.all_studies import write_final
     from oelm.report.page import report_folder
+    from oelm.report.share import write_final_page, write_shared_final
 
     root = arguments.study or arguments.out
+    if arguments.markdown:
+        print(write_shared_final(root, arguments.lang))
+        return 0
     out = report_folder(root, arguments.lang)
-    write_final(root, out, arguments.lang)
+    with opened(root, keep=out / UNPACKED) as readable:
+        if readable == root:
+            write_final(root, out, arguments.lang)
+        else:
+            write_final_page(root, readable, out, arguments.lang)
     print(f"page: {out / 'report.html'}")
     _mind_the_font(arguments.lang)
     return 0
 
 
-def conclude(study: AnyStudy, root: Path, lang: Language) -> None:
-    """Write the report of a study's runs, show its table and say where the page is."""
+def conclude(study: AnyStudy, root: Path, lang: Language, out: Path | None = None) -> None:
+    """Write the report of a study's runs, by default among them, show its table and say where the page is."""
     from rich.console import Console
 
     from oelm.report.page import report_folder, write_report
+    from oelm.report.registration import registration_lines
     from oelm.report.typeset import terminal
+    from oelm.report.wording import wording
 
-    out = report_folder(root, lang)
+    out = out or report_folder(root, lang)
     written = write_report(study, root, out, lang)
     console = Console()
+    for line in written.document.notice:
+        console.print(line, markup=False, highlight=False)
     for table in written.document.tables[:1]:
         console.print(terminal(table, study.question, console.width))
+    for comparison in written.comparisons if isinstance(study, Study) else ():
+        for line in registration_lines(comparison, wording(lang)):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for section in written.document.sections:
+        if section.anchor == "content" and section.table:
+            console.print(terminal(section.table, section.heading, console.width))
     if isinstance(study, Study) and (sample := _sample(written.comparisons)):
         console.print(f"A sample of {study.reference} (from [...] on):\n{sample}\n", markup=False, highlight=False)
     console.print(f"page: {out / 'report.html'}", soft_wrap=True, highlight=False)

@@ -69,6 +69,7 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from oelm.cli.report import conclude
+    from oelm.record.registration import refuse_changed
     from oelm.record.store import write_study
     from oelm.runner.bind import bound
     from oelm.runner.local import LocalRunner
@@ -78,6 +79,7 @@ def main(argv: list[str]) -> int:
     console = Console()
     console.print(f"{study.name}: {study.question}", highlight=False)
     root = arguments.out / study.name
+    refuse_changed(root, study)
     board = Board(study, root, only=arguments.only, bind=lambda run: bound(run)[0])
     for trouble in board.troubles:
         console.print(trouble, markup=False, highlight=False, soft_wrap=True)
@@ -92,6 +94,12 @@ def main(argv: list[str]) -> int:
     else:
         runner = LocalRunner(board, slots=slots, retries=retries, console=console)
     undone = runner.run()
+    if held := sum(map(board.is_held_back, board.stage.confirm)):
+        console.print(
+            f"{held} runs of held-back sizes wait: every other confirming run has to end first, then prediction.json "
+            "is written and they start.",
+            highlight=False,
+        )
     if queued := board.count("queued"):
         console.print(f"{queued} runs are queued in Slurm; with --slurm this command watches them.", highlight=False)
     conclude(study, root, lang="en")

@@ -44,6 +44,7 @@ def main(argv: list[str]) -> int:
 
     import uvicorn
 
+    from oelm.record.archive import opened
     from oelm.report.server.app import application
     from oelm.report.server.guard import LOCAL
 
@@ -59,14 +60,15 @@ def main(argv: list[str]) -> int:
         import webbrowser
 
         webbrowser.open(address)  # the socket listens already, so the browser waits for the first answer
-    config = uvicorn.Config(
-        application(arguments.folder, arguments.host), log_level="warning", access_log=False, server_header=False,
-        lifespan="off", ws="none", timeout_graceful_shutdown=2,
-    )  # fmt: skip
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    except KeyboardInterrupt:  # uvicorn has let the last answers out, and passes the signal on
-        print("\nended.")
+    with opened(arguments.folder) as folder:
+        config = uvicorn.Config(
+            application(folder, arguments.host), log_level="warning", access_log=False, server_header=False,
+            lifespan="off", ws="none", timeout_graceful_shutdown=2,
+        )  # fmt: skip
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        except KeyboardInterrupt:  # uvicorn has let the last answers out, and passes the signal on
+            print("\nended.")
     return 0
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oelm.data.allocation import SPLITS, Allocation
+from oelm.data.allocation import SPLIT_FILES, Allocation
 from oelm.data.documents import SEPARATOR, lacks_end
 from oelm.data.readers import Block, Position
 from oelm.data.tokenizer import Ids, Tokenizer
 from oelm.errors import BadData
-from oelm.spec.data import Split
+from oelm.spec.data import SplitFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Part:
 class Encoded:
     """What a block gave, by split."""
 
-    parts: dict[Split, Part]
+    parts: dict[SplitFile, Part]
     after: Position
     whole: bool
     done: int
@@ -62,8 +62,8 @@ def encode_block(block: Block, allocation: Allocation, tokenizer: Tokenizer) -> 
     Raises BadData, naming file and byte, for text that is not UTF-8.
     """
     places = allocation.places(block.first, len(block.texts))
-    parts: dict[Split, Part] = {}
-    for number, split in enumerate(SPLITS):
+    parts: dict[SplitFile, Part] = {}
+    for number, split in enumerate(SPLIT_FILES):
         chosen = np.flatnonzero(places == number).tolist()
         if not chosen:
             continue

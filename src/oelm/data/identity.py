@@ -64,7 +64,7 @@ def _named(request: Request) -> str:
 
 def require_whole(directory: Path, meta: TokenMeta) -> None:
     """Raise if a file has not the size that is stated of it; its content is checked when it is opened."""
-    for split, statement in meta.splits.items():
+    for split, statement in meta.files.items():
         path = directory / f"{split}.bin"
         size = path.stat().st_size if path.exists() else 0
         if size != 2 * statement.num_tokens:

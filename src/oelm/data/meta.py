@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt, ValidationError
 from oelm.data.documents import Rule
 from oelm.errors import BadData
 from oelm.spec.base import Spec, digest
-from oelm.spec.data import Split
+from oelm.spec.data import Split, SplitFile
 
 META = "meta.json"
 SCHEMA = 1
@@ -37,6 +37,8 @@ class Request(Spec):
     tokens: int | None
     seed: int
     inputs: tuple[InputFile, ...] = ()
+    seal: float | None = None
+    """Share of the training documents that is sealed."""
 
 
 class TokenizerMeta(Spec):
@@ -88,6 +90,14 @@ class TokenMeta(Spec):
     revision: str | None = None
     """The commit of the hub's data set that was read."""
     request: Request
+    sealed: SplitMeta | None = None
+    """The sealed split, if there is one. It is no part of `checksum`: no run depends on it."""
+
+    @property
+    def files(self) -> dict[SplitFile, SplitMeta]:
+        """What is stated of every file of tokens, the sealed one included."""
+        found: dict[SplitFile, SplitMeta] = dict(self.splits.items())
+        return found if self.sealed is None else {**found, "sealed": self.sealed}
 
 
 def read_meta(directory: Path) -> TokenMeta | None:

@@ -14,7 +14,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from oelm.data.allocation import SPLITS
+from oelm.data.allocation import SPLIT_FILES, SPLITS
 from oelm.data.documents import Rule
 from oelm.data.encode import encode_block, encode_blocks
 from oelm.data.identity import hashed, require_equal, require_same, require_whole
@@ -23,7 +23,7 @@ from oelm.data.progress import Progress, Silent
 from oelm.data.readers import Position
 from oelm.data.sources import Corpus, Section, block_bytes_for, make_request, open_corpus
 from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer, load_tokenizer, train_tokenizer
-from oelm.data.workspace import Journal, Workspace, refuse_foreign_files
+from oelm.data.workspace import Count, Journal, Workspace, refuse_foreign_files
 from oelm.errors import BadData, OelmError, UsageError
 from oelm.files import sha256_of, write_atomically
 from oelm.spec.data import DataSpec
@@ -43,6 +43,8 @@ def default_directory(spec: DataSpec) -> Path:
         name += f"-{spec.tokens}"
     if spec.seed:
         name += f"-seed{spec.seed}"
+    if spec.seal is not None:
+        name += f"-sealed{spec.seal:g}"
     return Path("data") / name
 
 
@@ -97,7 +99,7 @@ def prepared(spec: DataSpec, progress: Progress | None = None) -> Path:
     directory = spec.directory or default_directory(spec)
     meta = read_meta(directory)
     if meta is not None and spec.source is None and not meta.request.origin.startswith("generator:"):
-        for field in ("corpus", "vocab_size", "tokens", "seed"):
+        for field in ("corpus", "vocab_size", "tokens", "seed", "seal"):
             require_equal(field, getattr(meta.request, field), getattr(spec, field), directory)
         return directory
     bare = (directory / "train.bin").exists() and not Workspace(directory).path.exists()
@@ -137,7 +139,8 @@ def _taken_up(workspace: Workspace, request: Request, progress: Progress) -> Jou
     journal = workspace.journal()
     if journal is None:
         workspace.clear()
-        return Journal(request=hashed(request, progress))
+        files = SPLITS if request.seal is None else SPLIT_FILES
+        return Journal(request=hashed(request, progress), counts={file: Count() for file in files})
     require_same(journal.request, request, workspace.path)
     progress.note(f"continuing after {journal.num_tokens:,} tokens")
     return journal
@@ -167,7 +170,7 @@ def _training_texts(corpus: Corpus, request: Request) -> Iterator[str]:
         for block in blocks:
             places = section.allocation.places(block.first, len(block.texts))
             for text, place in zip(block.texts, places, strict=True):
-                if SPLITS[place] == "train":
+                if SPLIT_FILES[place] == "train":
                     yield text.decode(errors="replace")
                     left -= len(text)
             if left <= 0:
@@ -214,7 +217,8 @@ def _encode_section(workspace: Workspace, journal: Journal, section: Section, to
 
 def _enough(journal: Journal, section: Section) -> bool:
     """Tell whether a subset has the tokens asked for, and a document at least of every split."""
-    filled = all(journal.counts[split].documents for split in section.allocation.drawn)
+    drawn = [*section.allocation.drawn, *([] if section.allocation.seal is None else ["sealed"])]
+    filled = all(count.documents for split, count in journal.counts.items() if split in drawn)
     return (
         section.limit is not None
         and journal.whole
@@ -231,15 +235,15 @@ def _done(journal: Journal) -> int:
 def _finish(workspace: Workspace, journal: Journal, corpus: Corpus, tokenizer: Tokenizer) -> None:
     """Check that the files are worth having, and write the statement that makes them whole."""
     request, counts = journal.request, journal.counts
-    if empty := [split for split in SPLITS if not counts[split].documents]:
+    if empty := [split for split, count in counts.items() if not count.documents]:
         documents = sum(count.documents for count in counts.values())
         raise BadData(
             f"{request.corpus} gave {documents} documents ({request.documents}), which leaves none for "
-            f"{' and '.join(empty)}: train, val and test need at least one each. Say with --documents what "
+            f"{' and '.join(empty)}: {', '.join(counts)} need at least one each. Say with --documents what "
             "its documents are (lines or paragraphs, for example), or give it more text."
         )
     known_floor = request.origin.startswith("generator:")
-    splits = {
+    stated = {
         split: SplitMeta(
             documents=count.documents,
             text_tokens=count.text_tokens,
@@ -249,6 +253,7 @@ def _finish(workspace: Workspace, journal: Journal, corpus: Corpus, tokenizer: T
         )
         for split, count in counts.items()
     }
+    splits = {split: stated[split] for split in SPLITS}
     files = {split: statement.sha256 for split, statement in splits.items()}
     meta = TokenMeta(
         corpus=request.corpus,
@@ -259,5 +264,6 @@ def _finish(workspace: Workspace, journal: Journal, corpus: Corpus, tokenizer: T
         checksum=checksum_of(tokenizer.sha256, tokenizer.vocab_size, files),
         revision=corpus.revision,
         request=request,
+        sealed=stated.get("sealed"),
     )
     write_atomically(workspace.path / META, meta.model_dump_json(indent=1) + "\n")

@@ -97,6 +97,7 @@ def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
         tokens=tokens,
         seed=spec.seed,
         inputs=inputs,
+        seal=spec.seal,
     )
 
 
@@ -120,7 +121,13 @@ def open_corpus(request: Request, revision: str | None = None) -> Corpus:
         sections=tuple(
             Section(
                 sources[split],
-                Allocation(split, drawn if split == "train" else (), period, request.seed),
+                Allocation(
+                    split,
+                    drawn if split == "train" else (),
+                    period,
+                    request.seed,
+                    request.seal if split == "train" else None,
+                ),
                 _limit(split, request.tokens),
             )
             for split in own

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from oelm.data.allocation import SPLITS
 from oelm.data.meta import TokenMeta, checksum_of, read_meta
+from oelm.data.sealed import refuse_sealed
 from oelm.data.vocabulary import GPT2_SHA256
 from oelm.data.workspace import WORKSPACE
 from oelm.errors import BadData
@@ -80,6 +81,7 @@ def open_tokens(path: Path) -> TokenData:
     Of a training file the others are named like it, with `val` and `test` for `train`. Raises BadData for
     files that are missing, empty, torn, not those of their meta.json, or hold ids beyond the vocabulary.
     """
+    refuse_sealed(path)
     directory = path if path.suffix != ".bin" else path.parent
     files = _folder_files(directory) if path.suffix != ".bin" else _named_files(path)
     meta = read_meta(directory) if files.get("train") == directory / "train.bin" else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -19,14 +19,14 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field, ValidationError
 
-from oelm.data.allocation import SPLITS
+from oelm.data.allocation import SPLIT_FILES, SPLITS
 from oelm.data.encode import Encoded
 from oelm.data.meta import META, Request, TokenMeta, read_meta
 from oelm.data.readers import Position
 from oelm.data.tokenizer import TOKENIZER_FILES
 from oelm.errors import BadData, OelmError, RunLocked, UsageError
 from oelm.files import write_atomically
-from oelm.spec.data import Split
+from oelm.spec.data import SplitFile
 
 WORKSPACE = ".preparing"
 _JOURNAL = "journal.json"
@@ -48,6 +48,10 @@ class Count(BaseModel):
         return self.text_tokens + self.added_tokens
 
 
+def _counts(files: Iterable[SplitFile]) -> dict[SplitFile, Count]:
+    return {file: Count() for file in files}
+
+
 class Journal(BaseModel):
     """How far a preparation is: what is asked, where in which section to read on, and what the files hold."""
 
@@ -59,7 +63,8 @@ class Journal(BaseModel):
     """Whether the last document that was read is complete."""
     done: int = 0
     """How many bytes of input were read."""
-    counts: dict[Split, Count] = Field(default_factory=lambda: {split: Count() for split in SPLITS})
+    counts: dict[SplitFile, Count] = Field(default_factory=lambda: _counts(SPLITS))
+    """By file; "sealed" is among them where a sealed split is asked for."""
 
     @property
     def num_tokens(self) -> int:
@@ -73,7 +78,7 @@ class Workspace:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.path = directory / WORKSPACE
-        self._files: dict[Split, BinaryIO] = {}
+        self._files: dict[SplitFile, BinaryIO] = {}
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[None]:
@@ -122,7 +127,7 @@ class Workspace:
     def open(self, journal: Journal) -> None:
         """Open the files as the journal knows them."""
         self.path.mkdir(exist_ok=True)
-        for split in SPLITS:
+        for split in journal.counts:
             path = self.path / f"{split}.bin"
             length = journal.counts[split].num_tokens * _BYTES_PER_ID
             path.touch()
@@ -162,7 +167,7 @@ class Workspace:
 
     def publish(self) -> None:
         """Move finished files out, the statement last, and remove the workspace."""
-        for name in (*(f"{split}.bin" for split in SPLITS), *TOKENIZER_FILES, META):
+        for name in (*(f"{split}.bin" for split in SPLIT_FILES), *TOKENIZER_FILES, META):
             if (self.path / name).exists():
                 (self.path / name).replace(self.directory / name)
         shutil.rmtree(self.path)
@@ -176,7 +181,7 @@ class Workspace:
 
 def refuse_foreign_files(directory: Path) -> None:
     """Raise if preparing here would overwrite files that it did not make."""
-    names = (*(f"{split}.bin" for split in SPLITS), *TOKENIZER_FILES, META)
+    names = (*(f"{split}.bin" for split in SPLIT_FILES), *TOKENIZER_FILES, META)
     if found := [name for name in names if (directory / name).exists()]:
         raise UsageError(
             f"tokens were to be written to {directory}, but it holds {', '.join(found)} of unknown origin, "

@@ -130,6 +130,8 @@ class Part(nn.Module):
         self.oelm_fold: Fold | None = None
         self.oelm_query_bias: QueryBias | None = None
         self.reader: Reader | None = None
+        self.afterwards: Callable[[Tensor], Tensor] | None = None
+        """Acts on the output, (..., H, K), before anything else sees it."""
 
     @property
     def is_absent(self) -> bool:
@@ -144,7 +146,11 @@ class Part(nn.Module):
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return this role's output, zeros where features belong; `bias` is for a module whose bias stayed whole."""
         y = self._multiply(x, self.bias if bias is None else bias)
-        return y if self.content is None else self.content.spread(y, y.ndim - 1, self.num_heads)
+        if self.content is not None:
+            y = self.content.spread(y, y.ndim - 1, self.num_heads)
+        if self.afterwards is not None:
+            y = self.afterwards(torch.unflatten(y, -1, (self.num_heads, -1))).flatten(-2)
+        return y
 
     def _multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.weight.requires_grad:

@@ -1,13 +1,15 @@
 """Our GPT, in one readable file.
 
-Pre-norm blocks, exact GELU, tied embeddings, no biases in attention, every matrix N(0, 0.02). Each parameter is
-drawn from a stream named after it, so that two models which differ in one place agree everywhere else.
+Pre-norm blocks, exact GELU, tied embeddings, no biases in attention, every matrix N(0, 0.02) unless
+`GPTSpec.initial_deviation` says otherwise. Each parameter is drawn from a stream named after it, so that two
+models which differ in one place agree everywhere else.
 
 Axes: B batch, T time, H heads, G key heads, K Q/K head size, D model size, V vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -31,7 +33,7 @@ from oelm.models.gelu import gelu_linear
 from oelm.models.half import as_computed, attend
 from oelm.models.loss import chunked_cross_entropy
 from oelm.models.sliced import is_sliced
-from oelm.spec.model import INITIAL_DEVIATION, GPTSpec
+from oelm.spec.model import GPTSpec
 
 LayerCache = dict[str, Tensor]
 """Keys (as attention reads them but neither shifted nor mixed) and values of the tokens so far."""
@@ -269,9 +271,25 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 own = stream(seed, "model", name)
-                parameter.copy_(torch.empty(parameter.shape).normal_(0, INITIAL_DEVIATION, generator=own))
+                parameter.copy_(
+                    torch.empty(parameter.shape).normal_(0, self._deviation(name, parameter), generator=own)
+                )
             else:
                 parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+
+    def _deviation(self, name: str, parameter: Tensor) -> float:
+        """Return the standard deviation that a matrix is drawn with.
+
+        By the rule "width" each of D inputs of about unit size adds a variance of 1/D, so that queries, keys, values,
+        hidden units and the logits of the tied head have about unit size at every width; the 2 L outputs that are
+        added to the residual stream share one unit of variance.
+        """
+        rule = self.spec.initial_deviation
+        if rule != "width":
+            return rule
+        deviation = 1 / math.sqrt(parameter.shape[-1])  # of an embedding: the width as well
+        is_added = name.endswith(("attention.o.weight", "ffn.down.weight"))
+        return deviation / math.sqrt(2 * self.spec.num_layers) if is_added else deviation
 
     def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, *, lengths_B: Tensor | None = None) -> Tensor:
         """Return the mean loss against `targets`, or logits where there are none.

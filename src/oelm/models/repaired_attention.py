@@ -35,8 +35,8 @@ from oelm.method.repair import (
     SignedPositionBias,
     Temperature,
 )
-from oelm.method.split import Content
-from oelm.spec.repair import RepairSpec
+from oelm.method.split import Content, Split
+from oelm.spec.repair import RepairSpec, heads_of
 
 _PREFIX = "oelm_"
 SHIFT, MIX, TEMPERATURE, FEATURES, BIAS = (
@@ -45,8 +45,78 @@ SHIFT, MIX, TEMPERATURE, FEATURES, BIAS = (
 MARKER = f"{_PREFIX}needs_oelm_load"
 """A buffer that is saved with every repaired attention: plain `transformers` reports it as unexpected."""
 _IS_REPAIRED, _CONTENT, _PAST = f"_{_PREFIX}is_repaired", f"_{_PREFIX}content", f"_{_PREFIX}past"
+_TURN = f"_{_PREFIX}turn"
 _MASKED = ("sdpa", "eager")
 """Implementations that take a mask of numbers, and so a bias by distance."""
+
+
+class Turn:
+    """The rotary positions of the tokens that an attention is called with, to be undone for some of its heads.
+
+    A family turns all heads alike, but heads that find a token by its content must not be turned. So their queries and
+    keys are turned back before the family turns them: R(p) R(-p) x = x. A cache then holds keys that are not turned.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        """How many coordinates of a head are turned, in pairs (i, i + half of them)."""
+        self.cos_BTK: Tensor | None = None
+        self.sin_BTK: Tensor | None = None
+
+    def note(self, options: dict[str, Any], args: tuple[Any, ...]) -> None:
+        """Take the rotary positions from the arguments of an attention."""
+        given = options.get("position_embeddings", args[1] if len(args) > 1 else None)
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise NotCarriedOut(
+                "Heads that rotary positions must not turn need the argument position_embeddings=(cos, sin) of their "
+                "attention, and it was called without. Call the whole model instead of its attention."
+            )
+        self.cos_BTK, self.sin_BTK = given
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"size": self.size, "cos_BTK": None, "sin_BTK": None}  # of one call only
+
+    def undo(self, x_BTHK: Tensor) -> Tensor:
+        """Turn queries or keys back, so that the family's turn leaves them as they are."""
+        if self.cos_BTK is None or self.sin_BTK is None:
+            raise NotCarriedOut("Queries and keys were computed outside of their attention. Call the whole model.")
+        cos, sin = self.cos_BTK[:, :, None], self.sin_BTK[:, :, None]
+        turned, rest = x_BTHK[..., : self.size].to(cos.dtype), x_BTHK[..., self.size :]
+        first, second = turned.chunk(2, dim=-1)
+        back = turned * cos + torch.cat((second, -first), dim=-1) * sin
+        # cos^2 + sin^2 is one, unless the family scales its positions (YaRN).
+        return torch.cat(((back / (cos * cos + sin * sin)).to(x_BTHK.dtype), rest), dim=-1)
+
+
+class TurnBack:
+    """Undo a turn for the first heads of a projection, or of the norm after it."""
+
+    def __init__(self, turn: Turn, heads: int) -> None:
+        self.turn, self.heads = turn, heads
+
+    def __call__(self, x_BTHK: Tensor) -> Tensor:
+        """Turn the first heads back."""
+        plain, rest = x_BTHK[..., : self.heads, :], x_BTHK[..., self.heads :, :]
+        return torch.cat((self.turn.undo(plain), rest), dim=-2)
+
+    def after_norm(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        """Do so as a forward hook."""
+        return self(output)
+
+
+def turn_back(
+    attention: nn.Module, roles: dict[str, Projection], share: float, size: int, norms: dict[str, list[nn.Module]]
+) -> None:
+    """Keep rotary positions from a share of the key heads and from the query heads that they serve."""
+    turn = attention.__dict__[_TURN] = Turn(size)
+    key_heads = heads_of(share, roles["k"].num_heads)
+    for role, projection in roles.items():
+        back = TurnBack(turn, key_heads * projection.num_heads // roles["k"].num_heads)
+        if norms[role]:  # queries and keys are turned behind their norms
+            norms[role][-1].register_forward_hook(back.after_norm)
+        else:
+            part = projection.set_apart()
+            part.afterwards, part.num_heads = back, projection.num_heads
 
 
 def install(
@@ -195,6 +265,13 @@ def _look_ahead(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any
             f"The attention implementation was changed to {implementation!r}, which leaves out the repairs of this "
             f"model. Call model.set_attn_implementation('{_PREFIX}{implementation}') instead."
         )
+    if (turn := module.__dict__.get(_TURN)) is not None:
+        turn.note(options, args)
+        if any("base_layer" in child._modules for child in module.children() if _turns_back(child)):
+            raise NotCarriedOut(
+                "An adapter was put on the queries or keys of heads that rotary positions must not turn, and what it "
+                "adds would be turned. Leave Q and K out of the adapter's target_modules: this method freezes them."
+            )
     module.__dict__[_PAST] = None
     if FEATURES not in module._modules and BIAS not in module._modules:
         return
@@ -207,6 +284,11 @@ def _look_ahead(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any
                 )
             # Attention functions are called after the cache has counted the new tokens.
             module.__dict__[_PAST] = torch.as_tensor(cache.get_seq_length(cast("Any", module).layer_idx)).clone()
+
+
+def _turns_back(module: nn.Module) -> bool:
+    splits = [inner for inner in module.modules() if isinstance(inner, Split)]
+    return any(part.afterwards for inner in splits for part in inner.parts().values())
 
 
 def _repaired(implementation: str) -> Callable[..., Any]:

@@ -1,7 +1,12 @@
-"""`attention.jsonl`: what the heads of a run look at, a line for each look at validation."""
+"""`attention.jsonl`: what the heads of a run look at, a line for each look at validation.
+
+`logit_variance.json`: how much the logits of each head vary by content and by position, at the end of training.
+"""
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -10,7 +15,7 @@ from oelm.errors import BadRecord
 from oelm.files import write_atomically
 from oelm.record.schema import Record
 
-ATTENTION = "attention.jsonl"
+ATTENTION, LOGIT_VARIANCE = "attention.jsonl", "logit_variance.json"
 
 
 class AttentionRecord(Record):
@@ -60,3 +65,43 @@ def forget_attention_after(directory: Path, step: int) -> None:
     if (directory / ATTENTION).exists():
         kept = [record for record in read_attention(directory) if record.step <= step]
         write_atomically(directory / ATTENTION, "".join(record.model_dump_json() + "\n" for record in kept))
+
+
+class LogitVarianceRecord(Record):
+    """Variances of a query's logits over its keys, by source, as [layer][head]; means over queries of some windows."""
+
+    tokens: int
+    """Tokens of the validation windows that were looked at."""
+    content: tuple[tuple[float, ...], ...]
+    """Of the product of queries and keys; rotary and learned positions act within it."""
+    position: tuple[tuple[float, ...], ...]
+    """Of position features and the position bias; zero where there are none."""
+
+    @property
+    def median_share(self) -> float | None:
+        """The median over heads of content / (content + position); None where position is not a source of its own."""
+        content, position = (list(itertools.chain.from_iterable(layers)) for layers in (self.content, self.position))
+        if not any(position):
+            return None
+        pairs = zip(content, position, strict=True)
+        return statistics.median(one / (one + other) for one, other in pairs if one + other)
+
+
+def write_logit_variance(directory: Path, record: LogitVarianceRecord) -> None:
+    """Write the variances of a run's logits."""
+    write_atomically(directory / LOGIT_VARIANCE, record.model_dump_json() + "\n")
+
+
+def read_logit_variance(directory: Path) -> LogitVarianceRecord | None:
+    """Read them; None where a run has left none. Raise BadRecord for a damaged file."""
+    path = directory / LOGIT_VARIANCE
+    try:
+        return LogitVarianceRecord.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
+    except ValidationError as error:
+        raise BadRecord(
+            f"{path} does not hold variances of logits: {error.errors()[0]['msg']}. Restore it, or delete it."
+        ) from error

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import oelm
@@ -121,13 +122,35 @@ def commit_of(tree: Path) -> str | None:
         return None
 
 
+@cache
+def history_of(tree: Path) -> frozenset[str] | None:
+    """Return every commit that led to the checked-out one; None if git cannot say, or has only a part (shallow)."""
+    if (tree / ".git" / "shallow").exists():
+        return None
+    listed = _git(tree, "rev-list", "HEAD")
+    return frozenset(listed.split()) if listed else None
+
+
+def is_outside_history(commit: str | None) -> bool:
+    """Whether a commit is known not to be one that the present source has grown from, so nobody can look it up."""
+    tree = source_tree()
+    known = history_of(tree) if tree and commit else None
+    return known is not None and commit not in known
+
+
 def is_dirty(tree: Path) -> bool | None:
     """Ask git whether tracked files have changed; None if it cannot say in time."""
-    command = ["git", "--no-optional-locks", "-C", str(tree), "status", "--porcelain", "--untracked-files=no"]
+    changes = _git(tree, "status", "--porcelain", "--untracked-files=no")
+    return None if changes is None else bool(changes.strip())
+
+
+def _git(tree: Path, *arguments: str) -> str | None:
+    """Return what git prints; None if it cannot say in time."""
+    command = ["git", "--no-optional-locks", "-C", str(tree), *arguments]
     # Inside a hook GIT_DIR and its kin point to another repository than the one asked about.
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(command, env=clean, capture_output=True, timeout=STATUS_SECONDS, check=True)  # noqa: S603  (arguments of our own)
     except (OSError, subprocess.SubprocessError):
         return None
-    return bool(done.stdout.strip())
+    return done.stdout.decode(errors="replace")

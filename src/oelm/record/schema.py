@@ -82,6 +82,8 @@ class SecondsRecord(Record):
     train: float
     validation: float
     checkpoint: float
+    processor: float | None = None
+    """Processor seconds of the leading process in training steps, over its threads; None in older records."""
     timed_steps: int | None = None
     """Steps that `train` is of: fewer than the run's where it continues a checkpoint of another program; None: all."""
 
@@ -143,6 +145,13 @@ class ResultRecord(Record):
         return None if self.test_loss is None or self.test_accuracy is not None else perplexity(self.test_loss)
 
 
+class BranchRecord(Record):
+    """The longer run whose checkpoint a run began with. Bits and times are those of a run that did every step."""
+
+    fingerprint: str
+    step: int
+
+
 class RunRecord(Record):
     """One run, whatever became of it."""
 
@@ -167,6 +176,17 @@ class RunRecord(Record):
     error: str | None = None
     imported: bool = False
     """Whether another program made the run, so that this one vouches for nothing but having read its files."""
+    branched_from: BranchRecord | None = None
+
+    @property
+    def is_unscored(self) -> bool:
+        """Whether a complete run was not scored on the test split that its data have, because it tunes a study.
+
+        A study that confirms with the same run scores it first.
+        """
+        measured = self.result is not None and self.result.test_loss is not None
+        has_test = self.data is not None and bool(self.data.tokens.get("test"))
+        return self.status == "complete" and not self.spec.scores_test and has_test and not measured
 
     @property
     def last_words(self) -> str:
@@ -182,6 +202,8 @@ class MetricRecord(Record):
     loss: float
     seconds: float
     """Training seconds so far, without validation and checkpoints."""
+    processor_seconds: float | None = None
+    """Processor seconds of the leading process so far, in training steps, over its threads; None in older curves."""
     learning_rate: float | None = None
     tokens_per_second: float | None = None
     accuracy: float | None = None

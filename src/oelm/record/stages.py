@@ -10,18 +10,19 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from oelm.errors import InvalidSpec
 from oelm.record.schema import Record, RunRecord
 from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
-from oelm.study import AnyStudy, Arm, Listing, Setting, Study, at, distinct
+from oelm.study import WIDTH, AnyStudy, Arm, Listing, Setting, Study, at, distinct, keeping_branches
 
 CHOICE = "choice.json"
 EXTENSIONS = 3
 """How often a grid may grow; an optimum that is still at its end is then chosen, and marked."""
 
 Grid = dict[str, tuple[Any, ...]]
+T = TypeVar("T")
 StageName = Literal["tune", "confirm"]
 
 
@@ -30,12 +31,16 @@ class ArmChoice(Record):
 
     arm: str
     values: dict[str, Any]
-    score: float
-    """Mean over the tuning seeds of what the validation split says; less is better."""
+    score: float | None
+    """Mean over the tuning seeds of what the validation split says; less is better. None for a transferred value."""
     at_edge: bool
     """Whether the grid ends at the chosen value, although it has grown as far as it may and can."""
     runs: tuple[str, ...]
     """Fingerprints of the records of this arm that were compared."""
+    transferred: bool = False
+    """Whether the values come from other sizes by the study's rule."""
+    best_here: dict[str, Any] | None = None
+    """The best values of the grid at this size, where transferred values were checked."""
 
 
 class CellChoice(Record):
@@ -76,28 +81,49 @@ def by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
 
 
 def of_these_numerics(keyed: Iterable[tuple[str, RunRecord]]) -> dict[str, RunRecord]:
-    """Index records by their keys; of several the one that counts most.
+    """Index records by their keys; of several the one that counts.
 
     Records of another NUMERICS are of other runs, whatever their specs say, and are left out.
     """
-    ordered = sorted(keyed, key=lambda item: standing(item[1]))
+    ordered = in_order_of_counting(list(keyed), lambda item: item[1])
     return {key: record for key, record in ordered if record.numerics == NUMERICS}
 
 
-def standing(record: RunRecord) -> tuple[bool, bool, str]:
-    """Order the records of one run: what has ended with an answer over what has not, ours over others', the newest."""
-    return is_settled(record), not record.imported, record.started
+def in_order_of_counting(items: Sequence[T], record_of: Callable[[T], RunRecord]) -> list[T]:
+    """Sort what holds records so that of several records of one run the last one counts.
+
+    A record with an answer counts before one without, ours before an imported one, and one of the data as they were
+    used last before one of older bytes. Of two with an answer on the same bytes **the first counts**: otherwise a run
+    could be repeated until its figure is welcome. Of two without an answer the newest counts, which goes on.
+    """
+    last_use: dict[str, str] = {}
+    for record in map(record_of, items):
+        last_use[record.fingerprint] = max(record.started, last_use.get(record.fingerprint, ""))
+
+    def rank(item: T) -> tuple[bool, bool, str]:
+        record = record_of(item)
+        return is_settled(record), not record.imported, last_use[record.fingerprint]
+
+    oldest_first = sorted(items, key=lambda item: record_of(item).started)
+    settled = [item for item in oldest_first if is_settled(record_of(item))]
+    rest = [item for item in oldest_first if not is_settled(record_of(item))]
+    return sorted([*rest, *reversed(settled)], key=rank)
 
 
 def stage_of(study: AnyStudy, records: Mapping[str, RunRecord]) -> Stage:
     """Return the stage that a study has reached. `records` are indexed `by_declaration`."""
     if isinstance(study, Listing) or not study.tuned:
         return Stage("confirm", [], study.runs())
-    cells = [_tuned(study, cell, records) for cell in study.cells()]
-    tune = distinct(study.name, [run for runs, _ in cells for run in runs])
-    chosen = [choice for _, choice in cells if choice]
-    if len(chosen) < len(cells):
+    tried = {
+        number: _tuned(study, cell, records, may_grow=study.size_in(cell) not in study.checked_at)
+        for number, cell in enumerate(study.cells())
+        if not study.tuned_at or study.size_in(cell) in (*study.tuned_at, *study.checked_at)
+    }
+    tune = distinct(study.name, keeping_branches([run for runs, _ in tried.values() for run in runs]))
+    found = {number: choice for number, (_, choice) in tried.items() if choice}
+    if len(found) < len(tried):
         return Stage("tune", tune, [])
+    chosen = transferred(study, found) if study.tuned_at else list(found.values())
     return Stage("confirm", tune, confirming(study, chosen), ChoiceRecord(study=study.name, cells=tuple(chosen)))
 
 
@@ -107,12 +133,75 @@ def confirming(study: Study, chosen: Sequence[CellChoice]) -> list[RunSpec]:
 
     def setting(cell: Setting, arm: Arm) -> Setting:
         choice = chosen[cells.index(cell)]
-        return next(item.values for item in choice.arms if item.arm == arm.name)
+        return _of_arm(choice, arm).values
 
     return distinct(study.name, study.confirming(setting))
 
 
-def _tuned(study: Study, cell: Setting, records: Mapping[str, RunRecord]) -> tuple[list[RunSpec], CellChoice | None]:
+def transferred(study: Study, found: Mapping[int, CellChoice]) -> list[CellChoice]:
+    """Return the choice of every cell: what was tuned there, or what the rule makes of the tuned sizes' values."""
+    cells = study.cells()
+    choices = []
+    for number, cell in enumerate(cells):
+        if study.size_in(cell) in study.tuned_at:
+            choices.append(found[number])
+            continue
+        point = {axis: cell[axis] for axis in study.axes}
+        sources = [
+            (at_other, cells[at])
+            for at, at_other in found.items()
+            if study.size_in(cells[at]) in study.tuned_at and point.items() <= cells[at].items()
+        ]
+        checked = found.get(number)
+        arms = tuple(_transferred(study, arm, cell, sources, checked) for arm in study.arms)
+        place = study.place(study.tuning(cell, {field: grid[:1] for field, grid in study.tuned.items()})[0])
+        choices.append(CellChoice(axes=place, grid=checked.grid if checked else dict(study.tuned), arms=arms))
+    return choices
+
+
+def _transferred(
+    study: Study, arm: Arm, cell: Setting, sources: Sequence[tuple[CellChoice, Setting]], checked: CellChoice | None
+) -> ArmChoice:
+    chosen = [(_of_arm(choice, arm), other) for choice, other in sources]
+    here = _of_arm(checked, arm) if checked else None
+    return ArmChoice(
+        arm=arm.name,
+        values={
+            field: follow_width(
+                [(other.get(WIDTH), own.values[field]) for own, other in chosen], cell.get(WIDTH), study
+            )
+            for field in study.tuned
+        },
+        score=None,
+        at_edge=any(own.at_edge for own, _ in chosen),
+        runs=tuple(run for own, _ in chosen for run in own.runs),
+        transferred=True,
+        best_here=here.values if here else None,
+    )
+
+
+def follow_width(known: Sequence[tuple[Any, Any]], width: Any, study: Study) -> Any:
+    """Return the value that a study's rule gives a width, from the widths and values that were tuned."""
+    if study.transfer == "nearest":
+        apart = [0.0 if width is None else abs(math.log(width / other)) for other, _ in known]
+        return known[apart.index(min(apart))][1]
+    logs = [(math.log(other), math.log(value)) for other, value in known]
+    middle = tuple(map(statistics.fmean, zip(*logs, strict=True)))
+    if study.transfer == "line":
+        slope = statistics.linear_regression(*zip(*logs, strict=True)).slope
+    else:
+        slope = float(study.transfer)
+    value = math.exp(middle[1] + slope * (math.log(width) - middle[0]))
+    return _rounded(value, [value for _, value in known])
+
+
+def _of_arm(choice: CellChoice, arm: Arm) -> ArmChoice:
+    return next(item for item in choice.arms if item.arm == arm.name)
+
+
+def _tuned(
+    study: Study, cell: Setting, records: Mapping[str, RunRecord], *, may_grow: bool = True
+) -> tuple[list[RunSpec], CellChoice | None]:
     """Return the tuning runs of a cell, and the choice if they have all ended and no arm asks for a wider grid."""
     grid: Grid = dict(study.tuned)
     for extension in range(EXTENSIONS + 1):
@@ -122,10 +211,9 @@ def _tuned(study: Study, cell: Setting, records: Mapping[str, RunRecord]) -> tup
             return runs, None
         best = {arm.name: _best(arm, runs, scores, grid) for arm in study.arms}
         wider = _extended(study, grid, [values for values, _ in best.values()])
-        if wider == grid or extension == EXTENSIONS:
+        if wider == grid or extension == EXTENSIONS or not may_grow:
             break
         grid = wider
-    plain = runs[0].model_dump(mode="json")
     arms = tuple(
         ArmChoice(
             arm=name,
@@ -136,7 +224,7 @@ def _tuned(study: Study, cell: Setting, records: Mapping[str, RunRecord]) -> tup
         )
         for name, (values, score) in best.items()
     )
-    return runs, CellChoice(axes={axis: at(plain, axis) for axis in cell}, grid=grid, arms=arms)
+    return runs, CellChoice(axes=study.place(runs[0]), grid=grid, arms=arms)
 
 
 def _scores(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> dict[str, float] | None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
+from oelm.record.archive import archives_below
 from oelm.record.paths import study_without_paths
 from oelm.record.schema import SCHEMA, MetricRecord, RunRecord
 from oelm.spec.run import NUMERICS, RunSpec, fingerprint
@@ -21,6 +22,12 @@ from oelm.study import AnyStudy, Listing, Study
 RECORD, METRICS, STUDY = "record.json", "metrics.jsonl", "study.json"
 SPEC, SAMPLES, TIMING = "spec.json", "samples.txt", "timing_stats.json"
 LOG, ERRORS = "training.log", "stderr.log"
+REGISTERED = "registered.json"
+"""What a study declared before its first confirming run: see record/registration.py."""
+LOOKS = "test_looks.jsonl"
+"""When `oelm evaluate` scored a test split with the run's weights: see record/looks.py."""
+UNSEALED = "unsealed.json"
+"""What a study's final weights score on a sealed split: see record/seal.py."""
 CLAIM = "claim."
 """How the files begin by which a process holds a run."""
 _TAIL = 1 << 15
@@ -90,16 +97,21 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
             found.append((path.parent, read_record(path.parent)))
         except BadRecord as error:
             bad.append(error)
+    # Whoever reads archives opens them first. Without this line an archived study would look like one without runs.
+    bad += [BadRecord(f"{path} is an archive. Unpack it with `oelm unpack`.") for path in archives_below(root)]
     return found, bad
 
 
 def write_study(root: Path, study: AnyStudy) -> None:
     """Leave what a study declares among its runs: for readers, and to be reported without the file that declared it.
 
-    Without paths of this machine: reports are committed, and no run depends on where its data lay.
+    Without paths of this machine: reports are committed, and no run depends on where its data lay. The declaration of
+    a registered study is never replaced.
     """
     text = study_without_paths(study).model_dump_json(indent=1) + "\n"
     path = root / STUDY
+    if path.exists() and (root / REGISTERED).exists():
+        return
     if not path.exists() or path.read_text(errors="replace") != text:
         write_atomically(path, text)
 

@@ -31,6 +31,7 @@ from oelm.report.numbers import (
     shown_interval,
     shown_setting,
     shown_share,
+    shown_verdict,
 )
 from oelm.report.page import PAGE, report_folder, write_document
 from oelm.report.price import price_of_all
@@ -189,7 +190,7 @@ def _cross_line(comparison: Comparison, row: Row, out: Path, say: Say) -> Line:
             comparison.study.name, architecture(spec.model), say(f"kind_{spec.data.kind}"), named(row.arm, row.cell),
             spec.data.corpus, shown_figure(row.figure, measure, say) + marks(row),
             shown_difference(difference.mean, measure, say) if difference else say("none"),
-            shown_interval(difference, measure, say), say(row.verdict or "undecided"),
+            shown_interval(difference, measure, say), shown_verdict(row, say),
         ),
         tone=row.verdict,
         links={5: link(row.evidence[0].directory, out)},

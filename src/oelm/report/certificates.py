@@ -12,7 +12,7 @@ from oelm.analysis.evidence import Cell, Evidence, shown
 from oelm.analysis.rows import Row
 from oelm.record.store import RECORD
 from oelm.report.document import Fold, Remark, Section
-from oelm.report.numbers import DIRTY, marks_of, shown_figure, shown_place
+from oelm.report.numbers import DIRTY, OUTSIDE_HISTORY, UNKNOWN_TREE, marks_of, shown_figure, shown_place
 from oelm.report.wording import Say
 
 MOST_REMARKS = 60
@@ -31,18 +31,20 @@ def link(directory: Path, out: Path) -> str:
 
 def evidence_section(comparison: Comparison, out: Path, say: Say) -> Iterator[Section]:
     """List where every number of the table was born."""
+    older = {run.fingerprint for _, run in comparison.registration.older} if comparison.registration else set()
     folds = [
-        fold for number, row in enumerate(comparison.rows, 1) for fold in _certificates(row, number, out, say)
+        fold for number, row in enumerate(comparison.rows, 1) for fold in _certificates(row, number, older, out, say)
     ]  # fmt: skip
     if folds:
         yield Section("evidence", say("heading_evidence"), (say("evidence_note"),), folds=tuple(folds))
 
 
-def _certificates(row: Row, number: int, out: Path, say: Say) -> Iterator[Fold]:
+def _certificates(row: Row, number: int, older: set[str], out: Path, say: Say) -> Iterator[Fold]:
     for place, (item, cost) in enumerate(zip(row.evidence, row.costs, strict=True)):
         figure = shown_figure(row.measure.figure(cost), row.measure, say) + marks_of(item.record)
         heading = {"title": named(row.arm, row.cell), "title_anchor": f"evidence-{number}"} if place == 0 else {}
         summary = f"{say('seed')} {item.spec.seed}: {say(row.measure.name)} {figure}"
+        summary += f" ({say('older_run')})" if item.record.fingerprint in older else ""
         yield certificate(item, summary, out, say, **heading)
 
 
@@ -68,8 +70,9 @@ def _commit(item: Evidence, say: Say) -> str:
     environment = item.record.environment
     if environment.commit is None:
         return say("no_commit")
-    changed = f"{DIRTY} {say('uncommitted')}" if environment.dirty else ""
-    return f"{environment.commit[:12]} {changed}".strip()
+    words = {DIRTY: "uncommitted", UNKNOWN_TREE: "tree_unknown", OUTSIDE_HISTORY: "not_in_history"}
+    remarks = [f"{mark} {say(words[mark])}" for mark in marks_of(item.record) if mark in words]
+    return " ".join([environment.commit[:12], *remarks])
 
 
 def remark_sections(comparison: Comparison, root: Path, out: Path, say: Say) -> Iterator[Section]:

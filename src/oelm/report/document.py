@@ -125,6 +125,8 @@ class Document:
     question: str
     sections: tuple[Section, ...]
     footer: str
+    notice: tuple[str, ...] = ()
+    """What a reader must know before any answer: the first lines."""
 
     @property
     def tables(self) -> list[Table]:

@@ -14,7 +14,7 @@ from oelm.analysis.measure import Measure, measure_of
 from oelm.analysis.rows import Row
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.schema import RunRecord
-from oelm.record.stages import standing
+from oelm.record.stages import in_order_of_counting
 from oelm.record.store import find_records
 from oelm.report.certificates import certificate, unreadable_section
 from oelm.report.content import answer
@@ -56,7 +56,7 @@ def listing_document(listing: Listing, root: Path, out: Path, lang: Language) ->
 def listed_records(listing: Listing, found: Sequence[Found]) -> Members:
     """Find the records of the listed runs, of several the one that counts. Those of other NUMERICS are other runs'."""
     by_run: dict[str, Found] = {}
-    for directory, record in sorted(found, key=lambda item: standing(item[1])):
+    for directory, record in in_order_of_counting(found, lambda item: item[1]):
         if record.numerics == NUMERICS:
             by_run[fingerprint(declared(record.spec))] = (directory, record)
     return {

@@ -10,26 +10,40 @@ from oelm.analysis.evidence import Cell
 from oelm.analysis.measure import Judgement, Measure
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import Difference, Interval, percent
+from oelm.record.environment import is_outside_history
 from oelm.record.schema import RunRecord
 from oelm.report.wording import Say
 
-ONE_SEED, DIRTY, IMPORTED = "†", "‡", "§"
+ONE_SEED, DIRTY, IMPORTED, UNKNOWN_TREE, OUTSIDE_HISTORY = "†", "‡", "§", "¶", "※"
+RUN_MARKS = {
+    DIRTY: "mark_dirty",
+    UNKNOWN_TREE: "mark_unknown_tree",
+    OUTSIDE_HISTORY: "mark_outside_history",
+    IMPORTED: "mark_imported",
+}
+"""The marks that a single run's figures can have, and the sentence that explains each."""
 
 
 def marks(row: Row) -> str:
-    """Return the marks of a row's figures: from one seed, from a dirty tree, from another program."""
+    """Return the marks of a row's figures: from one seed, and those of its runs."""
     single = len(row.evidence) == 1 or (row.difference is not None and row.difference.pairs == 1)
-    return ONE_SEED * single + DIRTY * row.dirty + IMPORTED * row.imported
+    found = "".join(marks_of(item.record) for item in row.evidence)
+    return ONE_SEED * single + "".join(mark for mark in RUN_MARKS if mark in found)
 
 
 def marks_of(record: RunRecord) -> str:
     """Return the marks of a single run's figures, without that of being single."""
-    return DIRTY * bool(record.environment.dirty) + IMPORTED * record.imported
+    environment = record.environment
+    if record.imported:
+        return IMPORTED
+    unknown = environment.commit is not None and environment.dirty is None
+    outside = is_outside_history(environment.commit)
+    return DIRTY * bool(environment.dirty) + UNKNOWN_TREE * unknown + OUTSIDE_HISTORY * outside
 
 
 def mark_notes(text: str, say: Say) -> Iterator[str]:
     """Explain the marks that stand in a text."""
-    for mark, key in {ONE_SEED: "mark_one_seed", DIRTY: "mark_dirty", IMPORTED: "mark_imported"}.items():
+    for mark, key in {ONE_SEED: "mark_one_seed", **RUN_MARKS}.items():
         if mark in text:
             yield say(key, mark=mark)
 
@@ -82,7 +96,9 @@ def shown_bounds(interval: Interval | None, measure: Measure, say: Say) -> str:
 
 
 def shown_margin(margin: float, measure: Measure, say: Say) -> str:
-    """Write the margin: for accuracy there are two."""
+    """Write the margin: for accuracy there are two, and a margin that tuning has yet to fix is none."""
+    if math.isnan(margin):
+        return say("none")
     if measure.name == "perplexity":
         return shown_percent(margin, say, signed=False)
     return say("margin_accuracy", points=f"{margin:.3g}")
@@ -95,6 +111,23 @@ def shown_crossed(judgement: Judgement, margin: float, measure: Measure, say: Sa
     points = [say("margin_points", points=f"{margin:.3g}")] if judgement.difference.verdict == "not met" else []
     relative = [say("margin_relative")] if judgement.relative.verdict == "not met" else []
     return say("and").join([*points, *relative])
+
+
+def shown_verdict(row: Row, say: Say) -> str:
+    """Write a verdict, with the seeds that an open one waits for, or the early look that decided."""
+    if row.verdict is None:
+        return say("reference")
+    look = row.difference.look if row.difference else None
+    if row.verdict == "undecided" and row.awaits:
+        return say("undecided_seeds", pairs=row.awaits[0], seeds=row.awaits[1])
+    if row.verdict != "undecided" and look and not look.last:
+        return say("verdict_at_look", verdict=say(row.verdict), number=look.number, looks=len(look.seeds))
+    return say(row.verdict)
+
+
+def shown_freedom(freedom: float | None, say: Say) -> str:
+    """Write degrees of freedom."""
+    return say("none") if freedom is None else f"{freedom:.1f}".removesuffix(".0")
 
 
 def shown_probability(value: float | None, say: Say) -> str:

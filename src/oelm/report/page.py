@@ -36,14 +36,20 @@ def write_report(study: AnyStudy, root: Path, out: Path, lang: Language = "en") 
 
     Raise IncomparableRuns if the runs of a matrix are not fair to one another; of a listing, the report says so.
     """
+    written = compose(study, root, out, lang)
+    write_study(root, study)
+    write_document(written.document, out, lang)
+    return written
+
+
+def compose(study: AnyStudy, root: Path, out: Path, lang: Language = "en") -> Written:
+    """Compare the runs of a study below `root` and return the report, with links relative to `out`."""
     wording(lang)  # an unknown language is refused before anything is read
     if isinstance(study, Listing):
         document, comparisons = listing_document(study, root, out, lang)
     else:
         document, comparison = study_document(compare_folder(study, root), root, out, lang)
         comparisons = [comparison]
-    write_study(root, study)
-    write_document(document, out, lang)
     return Written(document, tuple(comparisons))
 
 

@@ -57,6 +57,15 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """An arm, its place in the study, and tokens of past with its loss against the reference there."""
+
+    arm: str
+    place: int
+    differences: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True)
 class Bar:
     """A step of an ablation, in nats or points; `first`: it starts at zero."""
 
@@ -266,6 +275,29 @@ def _layers(axes: Axes, steps: Sequence[int], values: Sequence[Sequence[Sequence
         label = say("heads_layer_number", number=layer)
         axes.plot(steps, means, color=colour, linestyle=style, linewidth=1.8, label=label)
     _manners(axes)
+
+
+def position_profiles(panels: Sequence[tuple[str, Sequence[Profile]]], reference: str, say: Say) -> Figure:
+    """Draw the loss against the reference by position in the window, a panel with its title per place on the axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2.8 * len(panels)), layout="constrained")
+    grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True)
+    for axes, (title, profiles) in zip(grid.flat, panels, strict=True):
+        for item in profiles:
+            colour, style = look(item.place)
+            label = f" {item.arm}" if item.arm.startswith("_") else item.arm
+            points = zip(*item.differences, strict=True)
+            axes.plot(*points, color=colour, linestyle=style, linewidth=1.6, marker="o", markersize=3, label=label)
+        axes.axhline(0, color=INK, linewidth=0.9)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_ylabel(say("why_axis", reference=reference))
+        axes.set_title(title, fontsize=10, loc="left")
+        _manners(axes)
+    grid[-1, 0].set_xlabel(say("why_position"))
+    name_the_lines(figure)
+    return figure
 
 
 def _figure(height: float) -> tuple[Figure, Axes]:

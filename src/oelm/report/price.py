@@ -85,7 +85,7 @@ def _repair_table(comparison: Comparison, pairs: Sequence[SameRepair], say: Say)
 
 
 def _axes(comparison: Comparison) -> tuple[Column, ...]:
-    return tuple(Column("axis", axis) for axis in comparison.study.axes)
+    return tuple(Column("axis", axis) for axis in comparison.study.axis_names)
 
 
 def _values(cell: Cell) -> tuple[str, ...]:

@@ -36,4 +36,33 @@ PRICE: dict[str, tuple[str, str]] = {
     "same_repair_control": ("trained, same repair", "可训练、相同修补"),
     "same_repair_repair": ("the repair against {reference}", "修补相对 {reference}"),
     "same_repair_freezing": ("freezing under it", "其下的冻结"),
+    "heading_equal": ("Equal what?", "何者相等？"),
+    "equal_note": (
+        (
+            "The runs saw equally many tokens. A cheaper step could train longer in the same time, a dearer one less "
+            "long. Here both validation curves are read where the cheaper run ends. The curve that is cut there had "
+            "a learning rate that had not decayed, so its side looks worse than a run planned for that budget."
+        ),
+        (
+            "各次运行所见的词元数相同。单步更便宜的方法在同样时间内可以多训练，更昂贵的则少训练。"
+            "这里在较便宜的一方结束处读取两条验证曲线。被截断的一方此时学习率尚未衰减，"
+            "因此看起来比按该预算规划的运行更差。"
+        ),
+    ),
+    "equal_caption": ("Validation loss over time and over FLOPs.", "验证损失随时间与浮点运算量的变化。"),
+    "equal_what": ("equal", "相等的量"),
+    "equal_share": ("budget of the whole run", "整次运行的预算"),
+    "equal_difference": ("difference of validation loss", "验证损失之差"),
+    "equal_cut": ("cut off", "被截断的一方"),
+    "equal_cut_arm": ("the arm", "本组"),
+    "equal_cut_reference": ("the reference", "参照组"),
+    "equal_crossing": ("curves last cross at", "曲线最后相交于"),
+    "equal_tokens": ("tokens", "词元数"),
+    "equal_processor": ("processor time", "处理器时间"),
+    "equal_seconds": ("wall time", "墙钟时间"),
+    "equal_flops": ("FLOPs", "浮点运算量"),
+    "equal_parameters": ("trained parameters, against {control}", "训练参数量，相对 {control}"),
+    "equal_axis_processor": ("processor seconds", "处理器秒数"),
+    "equal_axis_seconds": ("seconds", "秒"),
+    "equal_axis_flops": ("FLOPs", "浮点运算量"),
 }

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from oelm.analysis.compare import Found
-from oelm.record.attention import ATTENTION
+from oelm.record.attention import ATTENTION, LOGIT_VARIANCE
 from oelm.record.imported import UNKNOWN
 from oelm.record.keep import LIGHT
 from oelm.record.losses import TEST_LOSSES
 from oelm.record.stages import CHOICE
-from oelm.record.store import METRICS, RECORD, SAMPLES, STUDY, TIMING
+from oelm.record.store import LOOKS, METRICS, RECORD, REGISTERED, SAMPLES, STUDY, TIMING, UNSEALED
+from oelm.record.window_losses import WINDOW_LOSSES
 from oelm.report.document import Column, Line, Remark, Section, Table
 from oelm.report.numbers import shown_bytes
 from oelm.report.wording import Say
@@ -60,6 +61,8 @@ def files_section(say: Say) -> Section:
     files = {
         STUDY: "file_study", RECORD: "file_record", METRICS: "file_metrics",
         TIMING: "file_timing", ATTENTION: "file_attention", SAMPLES: "file_samples",
-        TEST_LOSSES: "file_losses", CHOICE: "file_choice", "report/": "file_report",
+        TEST_LOSSES: "file_losses", WINDOW_LOSSES: "file_window_losses", LOGIT_VARIANCE: "file_logit_variance",
+        CHOICE: "file_choice", REGISTERED: "file_registered", LOOKS: "file_looks",
+        UNSEALED: "file_unsealed", "report/": "file_report",
     }  # fmt: skip
     return Section("files", say("heading_files"), remarks=tuple(Remark(name, say(key)) for name, key in files.items()))

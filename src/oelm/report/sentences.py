@@ -121,20 +121,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "pairs": ("pairs of seeds", "种子对数"),
     "p_none": ("p (no difference)", "p（无差异）"),
     "p_margin": ("p (on the margin), Holm", "p（恰在界值），Holm"),
-    "pooled": ("pooled interval", "合并区间"),
     "more_seeds": ("seeds to add", "尚需种子"),
-    "statistics_note": (
-        (
-            "The paired interval decides. p (no difference) is two-sided; p (on the margin) is one-sided and "
-            "corrected by Holm for all arms of the family. The pooled interval is that of one arm + seed model with "
-            "a common residual: right only if all arms vary alike, too narrow for one that varies more than the "
-            "others, too wide for one that varies less."
-        ),
-        (
-            "以配对区间为准。p（无差异）为双侧；p（恰在界值）为单侧，并对同族各组做 Holm 校正。合并区间来自"
-            "“组 + 种子”模型的共同残差：仅当各组波动相同时才正确；对波动较大的组偏窄，对波动较小的组偏宽。"
-        ),
-    ),
     "statistics_family": (
         "The family: {family}. The p of other arms is not corrected.",
         "同族各组：{family}。其余各组的 p 未校正。",

@@ -9,6 +9,7 @@ from oelm.analysis.ablation import Ablation, Step
 from oelm.analysis.bootstrap import Noise
 from oelm.analysis.compare import Comparison
 from oelm.analysis.convergence import Convergence
+from oelm.analysis.moderation import is_marked
 from oelm.analysis.rows import Row
 from oelm.analysis.savings import Saving
 from oelm.analysis.tuning import Sensitivity
@@ -22,6 +23,7 @@ from oelm.report.numbers import (
     shown_bytes,
     shown_difference,
     shown_figure,
+    shown_freedom,
     shown_interval,
     shown_margin,
     shown_perplexity,
@@ -29,6 +31,7 @@ from oelm.report.numbers import (
     shown_seconds,
     shown_setting,
     shown_share,
+    shown_verdict,
 )
 from oelm.report.wording import Say
 from oelm.study import at
@@ -39,7 +42,7 @@ def results(comparison: Comparison, say: Say, noise: Noise | None = None) -> Tab
     study, measure = comparison.study, comparison.measure
     margin = shown_margin(comparison.margin, measure, say)
     columns = [
-        *(Column("axis", axis) for axis in study.axes),
+        *(Column("axis", axis) for axis in study.axis_names),
         Column("arm", say("arm")),
         *(Column("tuned", field) for field in study.tuned),
         Column("seeds", say("seeds")),
@@ -74,7 +77,7 @@ def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say) -> Iterable
     if noise:
         found = noise.get((row.arm, row.cell))
         yield shown_bounds(found.interval if found else None, measure, say)
-    yield say(row.verdict or "reference")
+    yield shown_verdict(row, say)
 
 
 def _notes(comparison: Comparison, say: Say, noise: Noise) -> Iterable[str]:
@@ -89,21 +92,25 @@ def _notes(comparison: Comparison, say: Say, noise: Noise) -> Iterable[str]:
 
 
 def statistics_table(comparison: Comparison, say: Say) -> Table:
-    """Format what stands beside the verdict: corrected probabilities, the pooled interval, seeds still needed."""
+    """Format what the verdict rests on: corrected probabilities, degrees of freedom, the plain interval, more seeds."""
+    skewed = any(row.difference and is_marked(row.difference.skewness) for row in comparison.rows)
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("pairs", say("pairs")),
         Column("none", say("p_none")),
         Column("margin", say("p_margin")),
-        Column("pooled", say("pooled")),
+        Column("freedom", say("freedom")),
+        Column("plain", say("plain_interval")),
+        *([Column("robust", say("robust_interval"))] if skewed else []),
         Column("more", say("more_seeds")),
     )
     lines = []
     for number, row in enumerate(comparison.rows, 1):
         if row.difference is None:
             continue
-        more = row.more_seeds
+        more, marked = row.more_seeds, is_marked(row.difference.skewness)
+        robust = row.difference.robust if marked else None
         lines.append(
             Line(
                 (
@@ -112,7 +119,9 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
                     str(row.difference.pairs),
                     shown_probability(row.difference.p_none, say),
                     shown_probability(row.adjusted, say),
-                    shown_bounds(row.pooled, comparison.measure, say),
+                    shown_freedom(row.difference.freedom, say),
+                    shown_bounds(row.difference.plain, comparison.measure, say),
+                    *([shown_bounds(robust, comparison.measure, say)] if skewed else []),
                     say("none") if more is None else str(more),
                 ),
                 href=f"#evidence-{number}",
@@ -120,13 +129,14 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
         )
     family = comparison.study.family
     of_family = [] if family is None else [say("statistics_family", family=", ".join(family))]
-    return Table("statistics", columns, tuple(lines), (say("statistics_note"), *of_family))
+    of_skew = [say("statistics_skewed")] if skewed else []
+    return Table("statistics", columns, tuple(lines), (say("statistics_note"), *of_skew, *of_family))
 
 
 def ablation_table(comparison: Comparison, found: Sequence[Ablation], say: Say) -> Table:
     """Format the steps of the ablation, each with its interval."""
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("name", say("step")),
         Column("words", say("step_from")),
         Column("words", say("step_to")),
@@ -157,7 +167,7 @@ def _step(comparison: Comparison, item: Ablation, step: Step, say: Say) -> Line:
 def convergence_table(comparison: Comparison, found: Sequence[Convergence], say: Say) -> Table:
     """Format how fast the arms learn."""
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("area", say("area")),
         Column("interval", say("area_interval")),
@@ -190,7 +200,7 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path
     values = list(dict.fromkeys(point.value for item in found for point in item.points))
     values = sorted(values) if all(isinstance(value, int | float) for value in values) else values
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         *(Column("score", shown_setting(value)) for value in values),
         Column("chosen", say("chosen")),
@@ -234,7 +244,7 @@ def cost_table(comparison: Comparison, found: Sequence[Saving], say: Say) -> Tab
     """Format what the arms need, beside what they can save."""
     by_place = {(item.arm, item.cell): item for item in found}
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("trained", say("trained")),
         Column("frozen", say("frozen")),

@@ -248,6 +248,7 @@ def _harmless(cell: str, column: Column) -> str:
 def markdown_document(document: Document) -> str:
     """Set a report as Markdown; its figures lie beside it."""
     blocks = [f"# {escaped(document.title)}", f"*{escaped(document.question)}*"]
+    blocks += map(escaped, document.notice)
     for section in document.sections:
         blocks += [f"## {escaped(section.heading)}", *_section(section)]
     return "\n\n".join([*blocks, escaped(document.footer)]) + "\n"
@@ -273,7 +274,8 @@ def _section(section: Section) -> Iterator[str]:
         yield "\n".join(map(_remark, section.remarks))
     if section.folds:
         yield "\n".join(
-            f"- {escaped(fold.title + ', ' if fold.title else '')}"
+            (f'- <a id="{html.escape(fold.anchor)}"></a>' if fold.anchor else "- ")
+            + (f"{escaped(fold.title)}, " if fold.title else "")
             + (f"[{escaped(fold.summary)}]({fold.href})" if fold.href else escaped(fold.summary))
             + "".join(f"; {escaped(term)} {escaped(value)}" for term, value, _ in fold.facts)
             for fold in section.folds

@@ -10,7 +10,10 @@ from typing import Any, Literal, get_args
 
 from oelm.errors import UnknownName
 from oelm.report.all_studies_sentences import ALL_STUDIES
+from oelm.report.content_sentences import CONTENT
+from oelm.report.noise_sentences import NOISE
 from oelm.report.price_sentences import PRICE
+from oelm.report.registration_sentences import REGISTRATION
 from oelm.report.sentences import EVIDENCE
 
 Language = Literal["en", "zh"]
@@ -111,6 +114,14 @@ SENTENCES: dict[str, tuple[str, str]] = {
         ("{mark} from a source tree with uncommitted changes: its commit alone does not give this number back."),
         "{mark} 源代码含未提交的修改：仅凭提交号无法复现该数字。",
     ),
+    "mark_unknown_tree": (
+        "{mark} git did not answer in time, so it is unknown whether the source tree had uncommitted changes.",
+        "{mark} git 未及时回答，因此不知道源代码是否含未提交的修改。",
+    ),
+    "mark_outside_history": (
+        "{mark} from a commit that is not in this repository's history, so its source cannot be looked up.",
+        "{mark} 所在提交不在本仓库的历史中，无法查到其源代码。",
+    ),
     "mixed": (
         "The runs differ in {field} ({values}): do not compare their speeds.",
         "各次运行的 {field} 不同（{values}）：请勿比较其速度。",
@@ -160,6 +171,15 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "Every figure above leads here, and from here to the record of its run.",
         "上文每个数字都链接到这里，再由这里链接到对应运行的记录。",
     ),
+    "evidence_show": (
+        "The records are in this folder's archive; `oelm show RECORD` prints one: `oelm show {example}`.",
+        "各条记录保存在本文件夹的归档中；`oelm show 记录号` 显示其中一条：`oelm show {example}`。",
+    ),
+    "show_run": ("{text} (`oelm show {run}`)", "{text}（查看：`oelm show {run}`）"),
+    "figure_on_demand": (
+        "`oelm report` on this folder draws the figure. {caption}",
+        "对本文件夹运行 `oelm report` 可绘制此图。{caption}",
+    ),
     "seed": ("seed", "种子"),
     "perplexity": ("perplexity", "困惑度"),
     "accuracy": ("accuracy", "准确率"),
@@ -172,6 +192,8 @@ SENTENCES: dict[str, tuple[str, str]] = {
     "command": ("command", "命令"),
     "machine": ("machine", "机器"),
     "no_commit": ("no commit known", "提交号未知"),
+    "tree_unknown": ("unknown whether with uncommitted changes", "是否含未提交的修改未知"),
+    "not_in_history": ("not in this repository's history", "不在本仓库的历史中"),
     "uncommitted": ("with uncommitted changes", "含未提交的修改"),
     # What is not in the table
     "heading_gaps": ("Runs without a figure", "没有数字的运行"),
@@ -194,6 +216,9 @@ SENTENCES: dict[str, tuple[str, str]] = {
     ),
     **EVIDENCE,
     **PRICE,
+    **REGISTRATION,
+    **CONTENT,
+    **NOISE,
     **ALL_STUDIES,
 }
 

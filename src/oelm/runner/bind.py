@@ -91,7 +91,7 @@ def _tokens(run: RunSpec) -> TokenData:
 def _require_stated(spec: DataSpec, tokens: TokenData) -> None:
     """Refuse a folder of another corpus than the run names: its record would be of a text that it never saw."""
     made = tokens.meta.request if tokens.meta else None
-    for field in ("corpus", "vocab_size", "tokens") if made else ():
+    for field in ("corpus", "vocab_size", "tokens", "seal") if made else ():
         stated, held = getattr(spec, field), getattr(made, field)
         if stated not in (None, held):
             raise BadData(

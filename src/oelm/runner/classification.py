@@ -133,9 +133,13 @@ class ClassificationTask:
             notes=self.examples.notes,
         )
 
-    def write_artefacts(self, directory: Path, _model: nn.Module, judged: Measured | None) -> None:
-        """Write which test rows are right, for paired comparisons, and some of them for people."""
-        assert isinstance(judged, Judged)  # noqa: S101  (labelled text has a test split, and this task measured it)
+    def write_artefacts(self, directory: Path, _model: nn.Module, _val: Measured, judged: Measured | None) -> None:
+        """Write which test rows are right, for paired comparisons, and some of them for people.
+
+        A run that is not scored on test leaves neither.
+        """
+        if not isinstance(judged, Judged):
+            return
         right = TestLossesRecord(kind="examples", correct=tuple(judged.correct.astype(int).tolist()))
         write_test_losses(directory, right)
         texts, names = self.examples.texts.splits["test"].texts, self.examples.labels
@@ -156,7 +160,7 @@ def classification_task(run: RunSpec, examples: EncodedExamples, device: torch.d
     batches = GroupedBatches(
         examples.splits["train"],
         batch_size=run.train.batch_size,
-        seed=run.seed,
+        seed=run.seed_of("data"),
         pad=examples.encoder.pad,
         length=spec.max_length if spec.padding == "max_length" else None,
     )
@@ -178,7 +182,7 @@ def build_for(run: RunSpec, examples: EncodedExamples, device: torch.device) -> 
     vocab_size = examples.encoder.vocab_size
     if run.data.answers == "text":
         own = vocab_size if run.data.vocab_size is not None else None
-        return build_writer(run.model, vocab_size=own, seed=run.seed, device=device)
+        return build_writer(run.model, vocab_size=own, seed=run.seed_of("init"), device=device)
     return build_classifier(
         run.model,
         examples.labels,
@@ -187,6 +191,6 @@ def build_for(run: RunSpec, examples: EncodedExamples, device: torch.device) -> 
         max_length=min(run.data.max_length, max(int(each.lengths.max()) for each in examples.splits.values()))
         if run.data.padding == "longest"
         else run.data.max_length,
-        seed=run.seed,
+        seed=run.seed_of("init"),
         device=device,
     )

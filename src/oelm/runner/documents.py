@@ -1,4 +1,4 @@
-"""The losses of the test split by document, gathered while the split is measured."""
+"""The losses of a split by document, by position and on repeats, gathered while the split is measured."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from oelm.data.tokens import TokenData
 from oelm.models.gpt import GPT
 from oelm.models.loss import token_cross_entropy
 from oelm.record.losses import TestLossesRecord
+from oelm.record.window_losses import TokenLosses, WindowLossesRecord
+from oelm.spec.data import Split
 from oelm.spec.model import GPT2_VOCAB_SIZE
 
 
@@ -30,10 +32,11 @@ class DocumentLosses(nn.Module):
         self.kept.append(losses_BT.flatten().cpu())
         return mean
 
-    def record(self, tokens: TokenData) -> TestLossesRecord:
-        """Sum what was kept by document. The tokens are those of the whole test split, in order."""
+    def records(self, tokens: TokenData, split: Split, context: int) -> tuple[TestLossesRecord, WindowLossesRecord]:
+        """Sum what was kept: by document, and by position and repeats. It must be a whole split, in order."""
         ends = GPT2_VOCAB_SIZE - 1 if tokens.meta is None else tokens.meta.tokenizer.end_of_text
-        return by_document(torch.cat(self.kept).numpy(), np.asarray(tokens.split("test")), ends)
+        losses, ids = torch.cat(self.kept).numpy(), np.asarray(tokens.split(split))
+        return by_document(losses, ids, ends), by_window(losses, ids, context, split)
 
 
 def by_document(losses: npt.NDArray[np.float32], tokens: npt.NDArray[np.uint16], end_of_text: int) -> TestLossesRecord:
@@ -43,3 +46,34 @@ def by_document(losses: npt.NDArray[np.float32], tokens: npt.NDArray[np.uint16],
     nats = np.bincount(places, weights=losses.astype(np.float64))
     counts = np.bincount(places)
     return TestLossesRecord(kind="documents", nats=tuple(nats.tolist()), tokens=tuple(counts.tolist()))
+
+
+def by_window(
+    losses: npt.NDArray[np.float32], tokens: npt.NDArray[np.uint16], context: int, split: Split
+) -> WindowLossesRecord:
+    """Sum the losses of tokens 1, 2, ... by position in windows of `context`, repeats and others apart.
+
+    Bins of positions double: 0, 1, 2-3, 4-7, ..., as what a longer past adds falls with its length.
+    """
+    repeats = is_repeat(tokens, context)
+    starts = [0, *(1 << power for power in range((context - 1).bit_length()))]
+    bins = np.searchsorted(starts, np.arange(len(losses)) % context, side="right") - 1
+
+    def sums(chosen: npt.NDArray[np.bool_]) -> TokenLosses:
+        nats = np.bincount(bins[chosen], weights=losses[chosen].astype(np.float64), minlength=len(starts))
+        counts = np.bincount(bins[chosen], minlength=len(starts))
+        return TokenLosses(nats=tuple(nats.tolist()), tokens=tuple(counts.tolist()))
+
+    return WindowLossesRecord(
+        split=split, starts=tuple(starts), context=context, repeats=sums(repeats), others=sums(~repeats)
+    )
+
+
+def is_repeat(tokens: npt.NDArray[np.uint16], context: int) -> npt.NDArray[np.bool_]:
+    """Tell of tokens 1, 2, ... whether each completes a bigram that occurs earlier in its window."""
+    pairs = tokens[:-1].astype(np.uint64) << np.uint64(16) | tokens[1:].astype(np.uint64)
+    keys = (np.arange(len(pairs), dtype=np.uint64) // np.uint64(context)) << np.uint64(32) | pairs
+    order = np.argsort(keys, kind="stable")  # equal bigrams of a window next to each other, the earliest first
+    found = np.zeros(len(pairs), dtype=np.bool_)
+    found[order[1:]] = keys[order[1:]] == keys[order[:-1]]
+    return found

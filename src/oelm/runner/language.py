@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,13 +15,14 @@ from oelm.data.tokenizer import Tokenizer, load_tokenizer
 from oelm.data.tokens import TokenData
 from oelm.errors import BadData, OelmError
 from oelm.files import write_atomically
-from oelm.models.attention import attention_summary
+from oelm.models.attention import attention_summary, logit_variances
 from oelm.models.generate import generate
 from oelm.models.gpt import GPT
-from oelm.record.attention import AttentionRecord
+from oelm.record.attention import AttentionRecord, LogitVarianceRecord, write_logit_variance
 from oelm.record.losses import TestLossesRecord, write_test_losses
 from oelm.record.schema import DataRecord
 from oelm.record.store import SAMPLES
+from oelm.record.window_losses import WindowLossesRecord, write_window_losses
 from oelm.runner.answers import Answers
 from oelm.runner.documents import DocumentLosses
 from oelm.spec.data import ProbeSpec, Split, probe_of
@@ -30,6 +32,8 @@ from oelm.train.evaluate import Measured, mean_loss
 
 SEEN_WEIGHTS = 1 << 26
 """At most so many attention weights of a layer are looked at: whole squares, which training never holds."""
+LOOKED_AT = 4
+"""Validation windows in which the variances of logits are measured."""
 NUM_SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS = 3, 24, 96
 
 
@@ -47,9 +51,10 @@ class WithAttention(Measured):
 
 @dataclass(frozen=True, kw_only=True)
 class ByDocument(Measured):
-    """A test split measured, with what each of its documents cost."""
+    """A whole split measured, with what each of its documents cost and, for text, the losses by position."""
 
     losses: TestLossesRecord
+    windows: WindowLossesRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class LanguageTask:
         return None if self.tokens.meta is None else probe_of(self.tokens.meta.corpus)
 
     def measure(self, model: nn.Module, split: Split, limit: int | None = None) -> Measured:
-        """Measure a whole split, or its first tokens; a probe by its answers, the whole of `test` also by document."""
+        """Measure a split, or its first tokens: a probe by its answers, a whole split also by document and position."""
         batches = evaluation_batches(
             self.tokens.split(split),
             context=self.context,
@@ -109,10 +114,11 @@ class LanguageTask:
             loss = mean_loss(answers, batches, self.device, self.run.train.precision)
             record = answers.record()
             return ByDocument(loss, record.share, losses=record)
-        if split == "test" and limit is None:
-            by_document = DocumentLosses(model)
-            loss = mean_loss(by_document, batches, self.device, self.run.train.precision)
-            return ByDocument(loss, losses=by_document.record(self.tokens))
+        if limit is None:
+            kept = DocumentLosses(model)
+            loss = mean_loss(kept, batches, self.device, self.run.train.precision)
+            losses, windows = kept.records(self.tokens, split, self.context)
+            return ByDocument(loss, losses=losses, windows=windows)
         return Measured(mean_loss(model, batches, self.device, self.run.train.precision))
 
     @property
@@ -139,16 +145,31 @@ class LanguageTask:
             guess=probes.guess(self.probe) if self.probe else None,
         )
 
-    def write_artefacts(self, directory: Path, model: nn.Module, test: Measured | None) -> None:
-        """Write the losses by document, and continuations of some validation windows."""
+    def write_artefacts(self, directory: Path, model: nn.Module, val: Measured, test: Measured | None) -> None:
+        """Write losses by document and by position, variances of logits, and continuations of validation windows."""
         assert isinstance(model, GPT)  # noqa: S101  (what this task builds)
         if isinstance(test, ByDocument):
             write_test_losses(directory, test.losses)
+        judged = test or val
+        if isinstance(judged, ByDocument) and judged.windows is not None:
+            write_window_losses(directory, judged.windows)
+        ids_BT = self._validation_windows()
+        variances = asdict(logit_variances(model, ids_BT.to(self.device)))
+        write_logit_variance(directory, LogitVarianceRecord.model_validate({"tokens": ids_BT.numel(), **variances}))
         try:
             samples = self._samples(model, load_tokenizer(self.tokens.directory))
         except OelmError as error:  # token files alone train a model; only a person's reading needs their tokenizer
             samples = f"no samples: {error}\n"
         write_atomically(directory / SAMPLES, samples)
+
+    def _validation_windows(self) -> Tensor:
+        """Return a few whole windows of validation, evenly spread over it, the same for every run on these tokens."""
+        tokens = self.tokens.split("val")
+        length = min(self.context, len(tokens))
+        count = len(tokens) // length
+        rows = min(LOOKED_AT, count)
+        starts = [number * count // rows * length for number in range(rows)]
+        return torch.from_numpy(np.stack([tokens[start : start + length] for start in starts]).astype(np.int64))
 
     def _samples(self, model: GPT, tokenizer: Tokenizer) -> str:
         tokens = self.tokens.split("val")
@@ -165,7 +186,9 @@ class LanguageTask:
 def language_task(run: RunSpec, tokens: TokenData, model: GPT, device: torch.device) -> LanguageTask:
     """Cut a corpus into the windows of a run."""
     context = model.spec.context
-    batches = TrainingBatches(tokens.split("train"), context=context, batch_size=run.train.batch_size, seed=run.seed)
+    batches = TrainingBatches(
+        tokens.split("train"), context=context, batch_size=run.train.batch_size, seed=run.seed_of("data")
+    )
     return LanguageTask(run, tokens, context, batches, device)
 
 

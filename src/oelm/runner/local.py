@@ -19,6 +19,7 @@ from rich.console import Console
 from oelm.errors import UsageError
 from oelm.files import write_atomically
 from oelm.record.store import SPEC
+from oelm.runner.branch import awaits
 from oelm.runner.cancel import cancelled_runs, withdraw
 from oelm.runner.child import Child, start
 from oelm.runner.claim import Claim, ask_to_stop, claims_here
@@ -119,10 +120,20 @@ class LocalRunner:
             return False
         return self._tries.get(directory_of(entry), 0) <= self.retries
 
+    def _awaits_trunk(self, entry: Entry) -> bool:
+        """Whether a longer run, running or to be started, will keep the checkpoint that this one can begin with."""
+        return any(
+            awaits(entry.run, other) and (other.state == "running" or self._startable(other) or self._has_slot(other))
+            for other in self.board.entries
+            if other is not entry
+        )
+
+    def _has_slot(self, entry: Entry) -> bool:
+        return any(slot.directory == entry.directory for slot in self._working)
+
     def _fill(self) -> None:
         for entry in list(self.board.entries):
-            at_work = any(slot.directory == entry.directory for slot in self._working)
-            if at_work or not self._startable(entry):
+            if self._has_slot(entry) or not self._startable(entry) or self._awaits_trunk(entry):
                 continue
             gpus = self._room_for(entry.run)
             if gpus is None:
@@ -168,6 +179,7 @@ class LocalRunner:
 
     def _start(self, entry: Entry, gpus: tuple[str, ...]) -> None:
         directory = directory_of(entry)
+        self.board.register(entry)
         self._tries[directory] = self._tries.get(directory, 0) + 1
         write_atomically(directory / SPEC, entry.run.model_dump_json(indent=1) + "\n")
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}

@@ -94,6 +94,7 @@ class RunObserver:
                 step=progress.step,
                 loss=loss,
                 seconds=progress.train_seconds,
+                processor_seconds=progress.processor_seconds,
                 learning_rate=rate,
                 tokens_per_second=speed,
             )
@@ -112,8 +113,12 @@ class RunObserver:
     def validated(self, progress: Progress, measured: Measured) -> None:
         """Note what validation says."""
         loss, accuracy = measured.loss, measured.accuracy
-        seconds = progress.train_seconds
-        self._note(MetricRecord(kind="val", step=progress.step, loss=loss, seconds=seconds, accuracy=accuracy))
+        seconds, worked = progress.train_seconds, progress.processor_seconds
+        self._note(
+            MetricRecord(
+                kind="val", step=progress.step, loss=loss, seconds=seconds, processor_seconds=worked, accuracy=accuracy
+            )
+        )
         if self._directory and isinstance(measured, WithAttention):
             append_attention(self._directory, measured.attention(progress.step))
         judged = f"PPL: {perplexity(loss):.2f}" if accuracy is None else f"Accuracy: {accuracy:.2%}"

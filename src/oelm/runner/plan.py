@@ -2,13 +2,14 @@
 
 FLOPs are counted from shapes. Seconds are FLOPs divided by what the device can do and by one utilisation, fixed here
 once and for all and never fitted to results: a plan is to be wrong by a factor that one knows, not right by accident.
+With `calibrate`, the seconds of our GPT on this CPU come from some real steps instead, evaluation included.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -20,13 +21,15 @@ from oelm.data.tasks import CORPORA
 from oelm.models.build import build
 from oelm.models.configs import named_shape
 from oelm.models.cost import Cost, training_cost
+from oelm.record.stages import StageName
 from oelm.runner.artefacts import matmul_peak
+from oelm.runner.calibrate import Build, Timing, evaluated_tokens
 from oelm.runner.queue import Board, Entry
 from oelm.spec.base import digest
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.epochs import steps_of
 from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, ModelSpec
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import RunSpec, branches_off, fingerprint
 from oelm.spec.train import TrainSpec
 from oelm.study import Study
 from oelm.train.precision import resolve_precision
@@ -34,6 +37,7 @@ from oelm.train.precision import resolve_precision
 UTILISATION = 0.4
 """The share of a device's matrix-product peak that a training step is taken to reach, on every device."""
 TERA, GIB = 10**12, 2**30
+Calibration = Callable[[RunSpec, Build], Timing]
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class Planned:
     seconds: float | None
     settings: dict[str, Any]
     """What the run's spec says that is not a default."""
+    core_hours: float | None = None
+    """Time on a CPU, by the run's threads and processes."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,12 @@ class Plan:
     runs: tuple[Planned, ...]
     confirm_runs: int
     """Runs of the second stage that will be known when tuning has ended."""
+    confirm_seconds: float | None = None
+    """Theirs: which setting tuning chooses changes no time."""
+    core_hours: float | None = None
+    """Of everything that is not done, both stages, on a CPU; None where some run's time is not known."""
+    calibrated: bool = False
+    """Whether the times come from measured steps."""
 
     @property
     def seconds(self) -> float | None:
@@ -117,30 +129,95 @@ class Plan:
         return asdict(self) | {"seconds": self.seconds}
 
 
-def plan(board: Board, device: str, *, progress: Callable[[str], None] = lambda _: None) -> Plan:
-    """Count and estimate every run of the stage that a study is in."""
-    peaks: dict[str, float] = dict(DEVICES[device].flops) if device in DEVICES else {}
-    costs: dict[str, tuple[surgery.Audit, Cost]] = {}
-    tuning = {fingerprint(run) for run in board.stage.tune}
-    planned = []
-    for entry in board.entries:
+class Planner:
+    """Counts and estimates runs on one device; what several runs share is counted once."""
+
+    def __init__(self, device: str, calibration: Calibration | None, progress: Callable[[str], None]) -> None:
+        self.device, self.progress = device, progress
+        self.calibration = calibration if device not in DEVICES else None
+        self.peaks: dict[str, float] = dict(DEVICES[device].flops) if device in DEVICES else {}
+        self._costs: dict[str, tuple[surgery.Audit, Cost]] = {}
+        self._timings: dict[str, Timing] = {}
+
+    def estimate(self, entry: Entry, stage: StageName) -> Planned:
+        """Return what one run takes."""
         shape, method = _shape(entry.run), entry.run.method
         parts = [part.model_dump(mode="json") for part in (shape.spec, method)]
         key = digest([*parts, shape.vocab_size, _length(entry.run), _written(entry.run), entry.run.train.batch_size])
-        if key not in costs:
-            progress(f"counting {entry.name}")
-            costs[key] = counted(entry.run)
-        peak = _peak_name(entry.run.train, on_a_sheet=device in DEVICES)
-        if peak not in peaks:
-            progress("probing this machine")
-            peaks[peak] = probed(entry.run)
-        room = DEVICES[device].memory_bytes if device in DEVICES else None
-        planned.append(_planned(entry, tuning, *costs[key], peaks[peak], room))
-    later = 0
-    if isinstance(board.study, Study) and board.stage.name == "tune":
-        later = len(board.study.seeds) * len(board.study.cells()) * len(board.study.arms)
+        if key not in self._costs:
+            self.progress(f"counting {entry.name}")
+            self._costs[key] = counted(entry.run)
+        peak = _peak_name(entry.run.train, on_a_sheet=self.device in DEVICES)
+        if peak not in self.peaks:
+            self.progress("probing this machine")
+            self.peaks[peak] = probed(entry.run)
+        room = DEVICES[self.device].memory_bytes if self.device in DEVICES else None
+        planned = _planned(entry, stage, *self._costs[key], self.peaks[peak], room)
+        is_text = isinstance(entry.run.data, DataSpec) and isinstance(entry.run.model, GPTSpec)
+        if self.calibration is None or not is_text or entry.run.train.device != "cpu":
+            return planned
+        if (kind := f"{key} {peak}") not in self._timings:
+            self.progress(f"timing steps of {entry.name}")
+            self._timings[kind] = self.calibration(entry.run, lambda run: _shape(run).build())
+        return _with_timing(planned, entry.run, self._timings[kind])
+
+
+def plan(
+    board: Board,
+    device: str,
+    *,
+    calibration: Calibration | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Count and estimate every run of the stage that a study is in, and the sum of the stage to come."""
+    planner = Planner(device, calibration, progress)
+    tuning = {fingerprint(run) for run in board.stage.tune}
+    planned = _of_branches(
+        [(entry, planner.estimate(entry, "tune" if fingerprint(entry.run) in tuning else "confirm"))
+         for entry in board.entries]
+    )  # fmt: skip
     study = board.study
-    return Plan(study.name, study.question, device, UTILISATION, peaks, tuple(planned), later)
+    later: tuple[Planned, ...] = ()
+    if isinstance(study, Study) and board.stage.name == "tune" and study.seeds:
+        runs = study.confirming(lambda _cell, _arm: {field: grid[0] for field, grid in study.tuned.items()})
+        wanted = {entry.run.arm for entry in board.entries}
+        entries = [Entry(run, None) for run in runs if run.arm in wanted]
+        later = _of_branches([(entry, planner.estimate(entry, "confirm")) for entry in entries])
+    left = [run for run in planned if run.state not in ("complete", "diverged")]
+    return Plan(
+        study.name, study.question, device, UTILISATION, planner.peaks, planned, len(later),
+        confirm_seconds=_sum(run.seconds for run in later),
+        core_hours=None if device in DEVICES else _sum(run.core_hours for run in (*left, *later)),
+        calibrated=planner.calibration is not None,
+    )  # fmt: skip
+
+
+def _of_branches(planned: Sequence[tuple[Entry, Planned]]) -> tuple[Planned, ...]:
+    """Leave out the time of the steps that a run takes over from a longer one."""
+    kept = [entry.run for entry, _ in planned if entry.run.train.branch_at]
+    found = []
+    for entry, plan in planned:
+        train = entry.run.train
+        if any(train.decay_start in trunk.train.branch_at and branches_off(entry.run, trunk) for trunk in kept):
+            share = 1 - train.decay_start / train.steps
+            times = {name: value * share for name in ("seconds", "core_hours") if (value := getattr(plan, name))}
+            plan = replace(plan, **times)  # noqa: PLW2901
+        found.append(plan)
+    return tuple(found)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    return None if None in found else sum(value for value in found if value is not None)
+
+
+def _with_timing(planned: Planned, run: RunSpec, timing: Timing) -> Planned:
+    """Return the plan of a run with measured times: of the steps that it has to do itself, and of its evaluations."""
+    if planned.steps is None:
+        return replace(planned, step_seconds=timing.step)
+    batches = evaluated_tokens(run) / (run.train.batch_size * _length(run))
+    seconds = planned.steps * timing.step + batches * timing.evaluation
+    return replace(planned, step_seconds=timing.step, seconds=seconds, core_hours=seconds * run.train.threads / 3600)
 
 
 def _peak_name(train: TrainSpec, *, on_a_sheet: bool) -> str:
@@ -169,7 +246,7 @@ def probed(run: RunSpec) -> float:
 
 
 def _planned(
-    entry: Entry, tuning: set[str], audit: surgery.Audit, cost: Cost, peak: float, room: int | None
+    entry: Entry, stage: StageName, audit: surgery.Audit, cost: Cost, peak: float, room: int | None
 ) -> Planned:
     run, key = entry.run, fingerprint(entry.run)
     parts = run.train.processes * run.train.accumulation  # of a batch: one at a time is on a device
@@ -181,7 +258,7 @@ def _planned(
         run=entry.name,
         arm=run.arm,
         seed=run.seed,
-        stage="tune" if key in tuning else "confirm",
+        stage=stage,
         fingerprint=key,
         state=entry.state,
         trained=audit.trainable,
@@ -193,6 +270,9 @@ def _planned(
         fits=None if room is None else memory <= room,
         seconds=None if steps is None else steps * step_seconds,
         settings=run.meaning(),
+        core_hours=None
+        if steps is None or room
+        else step_seconds * steps * run.train.threads * run.train.processes / 3600,
     )
 
 

@@ -9,12 +9,15 @@ import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
+from oelm.analysis.content import content_margin
+from oelm.analysis.prediction import PREDICTION, write_prediction
 from oelm.errors import BadRecord, OelmError, UnknownName, UsageError
 from oelm.files import write_atomically
+from oelm.record.registration import is_registrable, register
 from oelm.record.schema import RunRecord
-from oelm.record.stages import CHOICE, Stage, is_settled, of_these_numerics, stage_of, standing
+from oelm.record.stages import CHOICE, Stage, in_order_of_counting, is_settled, of_these_numerics, stage_of
 from oelm.record.store import RECORD, find_records, read_record, run_directory
 from oelm.runner.adopt import Neighbours
 from oelm.runner.claim import Claim, holder
@@ -50,11 +53,16 @@ class Entry:
         return self.run.label or f"{self.run.arm}, seed {self.run.seed}{tried if self.trial else ''}"
 
     @property
+    def owes_test(self) -> bool:
+        """Whether the run confirms this study, and is complete but for its figure on the test split."""
+        return self.run.scores_test and self.record is not None and self.record.is_unscored
+
+    @property
     def state(self) -> State:
         """What to do with it: a run that says it is running and has no live process was killed, and is to go on."""
         if self.trouble:
             return "failed"
-        if self.record and is_settled(self.record):
+        if self.record and is_settled(self.record) and not self.owes_test:
             return "complete" if self.record.status == "complete" else "diverged"
         if self.claim:
             return "running"
@@ -80,7 +88,7 @@ class Board:
         found, bad = find_records(root) if root.is_dir() else ([], [])
         self.troubles = tuple(map(str, bad))
         given = find_jobs(root)
-        found.sort(key=lambda item: standing(item[1]))  # of two folders of one declared run the last one tells
+        found = in_order_of_counting(found, lambda item: item[1])
         keys = {directory: fingerprint(declared(record.spec)) for directory, record in found}
         self._directories = {keys[directory]: directory for directory, record in found if record.numerics == NUMERICS}
         complete = {directory for directory, record in found if record.status == "complete"}
@@ -103,7 +111,7 @@ class Board:
 
     def advance(self) -> bool:
         """Expand the stage that the records have reached; return whether there are runs that were not there before."""
-        before = len(self.stage.runs) if hasattr(self, "stage") else 0
+        before = len(self.entries) if hasattr(self, "stage") else 0
         expanded = None
         while expanded != self._judged():  # until the stage is that of the records which its runs have
             expanded = self._judged()
@@ -111,18 +119,38 @@ class Board:
             for entry in self.entries:
                 if self._is_stale(entry):  # of other bytes than the data have now: what it says of this study is void
                     del self._records[fingerprint(declared(entry.run))]
+            if self._predicts():
+                write_prediction(cast("Study", self.study), self.root)
+                expanded = None  # the held-back sizes may be run now
         if self.stage.choice is not None:
             path, text = self.root / CHOICE, self.stage.choice.model_dump_json(indent=1) + "\n"
             if self._bind and (not path.exists() or path.read_text() != text):  # those who only look write nothing
                 write_atomically(path, text)
-        return len(self.stage.runs) > before
+        return len(self.entries) > before
 
     def _expand(self) -> None:
         self.stage = stage_of(self.study, self._records)
         keyed = [(fingerprint(run), run) for run in self.stage.runs]
         self.entries = [
-            replace(self._entry(key, run), trial=self._trial(run)) for key, run in keyed if self._wanted(key, run)
+            replace(self._entry(key, run), trial=self._trial(run))
+            for key, run in keyed
+            if self._wanted(key, run) and not self.is_held_back(run)
         ]
+
+    def is_held_back(self, run: RunSpec) -> bool:
+        """Whether a run waits for the prediction of its size. For those who only look it is a run like any other."""
+        study = self.study
+        if not self._bind or not isinstance(study, Study) or not study.held_back:
+            return False
+        return study.size_of(run) in study.held_back and not (self.root / PREDICTION).exists()
+
+    def _predicts(self) -> bool:
+        """Whether every other confirming run has ended, so that the held-back sizes can be predicted."""
+        held = [self.is_held_back(run) for run in self.stage.confirm]
+        if not any(held):
+            return False
+        others = [fingerprint(run) for run, waits in zip(self.stage.confirm, held, strict=True) if not waits]
+        return all(key in self._records and is_settled(self._records[key]) for key in others)
 
     def _trial(self, run: RunSpec) -> tuple[object, ...]:
         study = self.study
@@ -143,6 +171,9 @@ class Board:
     @property
     def news(self) -> str:
         """What it means that there are runs which were not there before."""
+        study = self.study
+        if isinstance(study, Study) and study.held_back and (self.root / PREDICTION).exists():
+            return f"{PREDICTION} says what to expect of the held-back sizes, so their runs start now."
         if self.stage.name == "tune":
             return "Some arm is best at an end of the grid, so the grid grows there for every arm."
         return f"Tuning has ended: {len(self.stage.confirm)} runs confirm the choice, each arm at its best ({CHOICE})."
@@ -155,6 +186,23 @@ class Board:
         if fresh.record:
             self._records[fingerprint(declared(entry.run))] = fresh.record
         return fresh
+
+    def register(self, entry: Entry) -> None:
+        """Register the study before a confirming run of it starts; raise StudyChanged if another one is registered."""
+        study = self.study
+        if isinstance(study, Study) and is_registrable(study) and self._confirms(entry):
+            # A margin that depends on what content is worth is fixed by the tuning runs, before any confirming run.
+            margin = content_margin(study, self._records.values()) if study.margin == "content" else None
+            register(self.root, study, self.stage.choice, margin)
+
+    @property
+    def confirming(self) -> list[Entry]:
+        """The runs of the last stage; none while a study is tuned."""
+        return [entry for entry in self.entries if self._confirms(entry)]
+
+    def _confirms(self, entry: Entry) -> bool:
+        key = fingerprint(declared(entry.run))
+        return any(fingerprint(run) == key for run in self.stage.confirm)
 
     def count(self, *states: State) -> int:
         """Count the runs in some states."""

@@ -40,8 +40,11 @@ class Recorder:
         self._started = _now()
         if (self.directory / RECORD).exists():
             before = read_record(self.directory)
-            self._started = before.started
-            self._earlier_seconds = before.seconds.total if before.seconds else 0.0
+            if before.status != "complete" or (self.directory / "checkpoints").is_dir():  # else it is trained again
+                self._started = before.started
+                self._earlier_seconds = before.seconds.total if before.seconds else 0.0
+                if before.branched_from:
+                    self.facts["branched_from"] = before.branched_from
 
     def wall_seconds(self) -> float:
         """Return the wall time of the run so far, over all its sessions."""
@@ -68,6 +71,7 @@ class Recorder:
             seconds=SecondsRecord(
                 total=self.wall_seconds(),
                 train=progress.train_seconds,
+                processor=progress.processor_seconds,
                 validation=sum(progress.validation_seconds),
                 checkpoint=progress.checkpoint_seconds,
                 timed_steps=len(progress.step_seconds),

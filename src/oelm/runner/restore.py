@@ -97,7 +97,7 @@ def restore(path: Path, which: Which = "latest") -> Restored:
     except (KeyError, ValidationError) as error:
         raise CheckpointError(f"{directory} does not say what run it is of: {in_words(error)}") from error
     model = _built(run, checkpoint)
-    surgery.apply(model, run.method, seed=run.seed)
+    surgery.apply(model, run.method, seed=run.seed_of("draw"))
     load_into(model, checkpoint.model, str(directory))
     step = checkpoint.state["progress"]["step"]
     surgery.FreezeSchedule(model, run.train.steps).restore(step - 1, checkpoint.state["freezing"])
@@ -108,5 +108,5 @@ def _built(run: RunSpec, checkpoint: Checkpoint) -> nn.Module:
     """Build the model of a checkpoint."""
     if isinstance(run.data, DataSpec) and isinstance(run.model, GPTSpec):
         vocab_size = checkpoint.model["token_embedding.weight"].shape[0]
-        return GPT(run.model.model_copy(update={"vocab_size": vocab_size}), run.seed)
+        return GPT(run.model.model_copy(update={"vocab_size": vocab_size}), run.seed_of("init"))
     return build_model(*bound(run), torch.device("cpu"))

@@ -25,6 +25,7 @@ from oelm.record.schema import CostRecord, ParametersRecord, ResultRecord, RunRe
 from oelm.record.store import RECORD, read_record
 from oelm.runner.artefacts import matmul_peak, peak_memory, write_timing
 from oelm.runner.bind import Data
+from oelm.runner.branch import copy_curves, find_branch
 from oelm.runner.claim import claimed
 from oelm.runner.language import LanguageTask
 from oelm.runner.observe import RunObserver
@@ -125,6 +126,8 @@ def finished(run: RunSpec, directory: Path) -> RunRecord | None:
             f"{directory} holds run {record.fingerprint} ({record.status}), and {fingerprint(run)} was "
             "asked for. Nothing is overwritten: use another folder."
         )
+    if run.scores_test and record.is_unscored:
+        return None  # it tuned another study: its last checkpoint is scored, or without one it is trained again
     return record if record.status == "complete" else None
 
 
@@ -133,7 +136,7 @@ def _carry_out(
 ) -> RunRecord:
     here = recorder.world
     model = build_model(run, data, here.device)
-    audit = surgery.apply(model, run.method, seed=run.seed)
+    audit = surgery.apply(model, run.method, seed=run.seed_of("draw"))
     task = task_of(run, data, model, here.device)
     cost = _cost(model, run, task)
     recorder.facts |= {
@@ -144,6 +147,11 @@ def _carry_out(
         "data": task.data_record(),
     }
     saved, troubles = checkpoints.load()
+    trunk = find_branch(run, recorder.directory) if saved is None and here.size == 1 else None
+    if trunk:
+        saved = trunk.checkpoint
+        recorder.facts["branched_from"] = trunk.record
+        copy_curves(trunk.directory, recorder.directory)
     resumed_at = saved.state["progress"]["step"] if saved else 0
     with RunObserver(
         recorder.directory,
@@ -165,7 +173,11 @@ def _carry_out(
             load_into(model, saved.model, str(checkpoints.directory))
             training.resume(saved)
             del saved  # or it would count among what training needs
-            observer.said(f"continuing after step {resumed_at}")
+            observer.said(
+                f"continuing run {trunk.record.fingerprint} after step {resumed_at}, where this run's decay begins"
+                if trunk
+                else f"continuing after step {resumed_at}"
+            )
         recorder.follow(training.progress)
         recorder.write("running")
         training.run()
@@ -208,7 +220,7 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
     progress, here = recorder.progress, recorder.world
     hashes = surgery.verify_frozen(model)
     val = task.measure(model, "val")
-    test = task.measure(model, "test") if "test" in task.splits else None
+    test = task.measure(model, "test") if "test" in task.splits and task.run.scores_test else None
     seen = progress.step * task.units_per_step
     peak = matmul_peak(here.device, task.run.train.precision) * here.size
     recorder.facts |= {
@@ -230,7 +242,8 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
             test_f1=test.macro_f1 if test else None,
         ),
     }
-    observer.said(f"whole validation split: {_in_words(val)}; {f'test {_in_words(test)}' if test else 'no test split'}")
+    unscored = "no test split" if task.run.scores_test else "not scored on test, because it tunes"
+    observer.said(f"whole validation split: {_in_words(val)}; {f'test {_in_words(test)}' if test else unscored}")
     if here.leads:
         write_timing(
             recorder.directory,
@@ -239,7 +252,7 @@ def _conclude(model: nn.Module, task: AnyTask, cost: Cost | None, recorder: Reco
             steps_per_epoch=task.steps_per_epoch,
             wall_seconds=recorder.wall_seconds(),
         )
-        task.write_artefacts(recorder.directory, model, test)
+        task.write_artefacts(recorder.directory, model, val, test)
     return recorder.write("complete")
 
 

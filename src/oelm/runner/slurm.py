@@ -182,6 +182,7 @@ class SlurmRunner:
             return
         limit = len(entries) if self.slots is None else self.slots - live
         for entry in entries:
+            self.board.register(entry)
             write_atomically(directory_of(entry) / SPEC, entry.run.model_dump_json(indent=1) + "\n")
         with _without_interruption():  # what was submitted must be written down
             jobs = self._submitted([SlurmJob(directory_of(entry).absolute()) for entry in entries], cpus, gpus, limit)

@@ -21,7 +21,7 @@ def build_model(run: RunSpec, data: Data, device: torch.device) -> nn.Module:
     if isinstance(data, EncodedExamples):
         return build_for(run, data, device)
     assert isinstance(run.model, GPTSpec)  # noqa: S101  (binding has refused all others)
-    return build_gpt(run.model, data, run.seed, device)
+    return build_gpt(run.model, data, run.seed_of("init"), device)
 
 
 def task_of(run: RunSpec, data: Data, model: nn.Module, device: torch.device) -> AnyTask:

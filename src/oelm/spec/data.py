@@ -52,6 +52,8 @@ class DataSpec(Spec):
     """About how many training tokens to prepare; None: the whole corpus."""
     seed: NonNegativeInt = 0
     """Of what is drawn in preparing: the stories, the split by document."""
+    seal: Annotated[float, Field(gt=0, le=0.5)] | None = None
+    """Share of the training documents that becomes a sealed split, which only `oelm report --unseal` reads, once."""
     source: NoEffect[Path | None] = None
     """Local text to prepare from; None: the corpus by its name."""
     directory: NoEffect[Path | None] = None
@@ -109,3 +111,5 @@ AnyDataSpec = Annotated[
 ]
 
 Split = Literal["train", "val", "test"]
+SplitFile = Literal["train", "val", "test", "sealed"]
+"""What prepared tokens consist of. No verb takes "sealed" for a split."""

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, model_validator
 
 from oelm.spec.base import Spec
-from oelm.spec.repair import POSITION_REPAIRS, RepairSpec
+from oelm.spec.repair import POSITION_REPAIRS, UNTRAINED_REPAIRS, RepairSpec
 
 Role = Literal["q", "k", "v", "o", "ffn"]
 Site = Literal["self", "encoder", "decoder", "cross"]
@@ -21,6 +21,10 @@ Layers = tuple[int, ...]
 """Layer numbers; negative ones count from the last, as in Python."""
 Moment = Annotated[int, Field(strict=True, ge=0)] | Annotated[float, Field(ge=0, le=1)]
 """When: a step number, or (as a float) a fraction of training. Strict, for 30.0 is neither and would become step 30."""
+
+
+ArmClass = Literal["trained", "frozen", "repaired"]
+"""Arms whose results vary alike over seeds: nothing is frozen; something is; something is, and trained repairs help."""
 
 
 class InitSpec(Spec):
@@ -194,6 +198,13 @@ class MethodSpec(Spec):
         """Whether Q and K are slices and stay so: they can be read without a product."""
         frozen = {"q", "k"} <= set(self.freeze.roles) and not self.schedule.moves
         return self.init.shape == "slice" and frozen
+
+    @property
+    def arm_class(self) -> ArmClass:
+        """The class of arms that this method belongs to, for the variance of its results over seeds."""
+        if not self.freeze.roles and self.init.shape != "absent":
+            return "trained"
+        return "repaired" if set(self.repair.active()) - UNTRAINED_REPAIRS else "frozen"
 
     @property
     def touches(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from oelm.errors import UnknownName
 from oelm.spec.base import Spec
@@ -29,6 +29,9 @@ class GPTSpec(Spec):
     positions: Literal["learned", "rope"] = "learned"
     norm: Literal["layer", "rms"] = "layer"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    initial_deviation: PositiveFloat | Literal["width"] = 0.02
+    """Standard deviation of every matrix as it is drawn, or the rule "width" (docs/decisions/032): 1/sqrt(I) for a
+    matrix that reads I inputs, divided by sqrt(2 num_layers) where its output is added to the residual stream."""
     labels: PositiveInt | None = None
     """With a classification head of that many classes; None: as many as the data have, and none for text."""
 

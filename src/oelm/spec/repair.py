@@ -18,6 +18,9 @@ from oelm.spec.base import Spec
 POSITION_REPAIRS = frozenset({"position_features", "position_bias"})
 """Repairs that read positions only, so that they also work without Q and K."""
 
+UNTRAINED_REPAIRS = frozenset({"key_shift"})
+"""Repairs without trained parameters."""
+
 
 def heads_of(share: float, num_heads: int) -> int:
     """Return how many heads a share of them is: none for 0, otherwise at least one."""

@@ -25,7 +25,13 @@ class TrainSpec(Spec):
     learning_rate: PositiveFloat = 3e-4
     min_learning_rate: NonNegativeFloat = 0.0
     warmup_steps: NonNegativeInt = 100
-    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    decay: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    """How the rate falls after the warm-up. "wsd" (warm-up, stable, decay) keeps the full rate and falls linearly over
+    the last `decay_fraction` of the steps, so that shorter runs can branch off a longer one."""
+    decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Part of the steps over which "wsd" decays."""
+    branch_at: NoEffect[tuple[PositiveInt, ...]] = ()
+    """Steps after which a "wsd" run keeps its checkpoint for shorter runs to branch off. A study fills it in."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     epsilon: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.01
@@ -57,6 +63,10 @@ class TrainSpec(Spec):
     def _adds_up(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
             raise ValueError(f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}")
+        if self.decay != "wsd" and (self.decay_fraction != type(self).model_fields["decay_fraction"].default):
+            raise ValueError(f"decay_fraction={self.decay_fraction} has no effect with decay={self.decay!r}: use 'wsd'")
+        if late := [step for step in self.branch_at if self.decay != "wsd" or step > self.decay_start]:
+            raise ValueError(f"branch_at={late} is not in the stable phase of a 'wsd' run")
         parts = self.accumulation * self.processes
         if self.batch_size % parts:
             raise ValueError(
@@ -64,3 +74,8 @@ class TrainSpec(Spec):
                 f"x {self.accumulation} parts; take a multiple of {parts}"
             )
         return self
+
+    @property
+    def decay_start(self) -> int:
+        """How many steps a "wsd" run has before its decay: the warm-up and the stable phase."""
+        return self.steps - max(1, round(self.decay_fraction * self.steps))

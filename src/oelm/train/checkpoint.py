@@ -27,6 +27,11 @@ from oelm.files import sha256_of, write_atomically
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
+def branch_name(step: int) -> str:
+    """Return the name of the checkpoint that shorter runs branch off after a step."""
+    return f"branch-{step}"
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What was saved."""
@@ -59,9 +64,11 @@ class Checkpoints:
         """Save the weights that validation finds best so far: by loss, or by accuracy where there is one."""
         self.write("best", model, state)
 
-    def write(self, name: str, model: nn.Module, state: Mapping[str, Any]) -> None:
-        """Save weights under a name, in place of what stood there."""
-        fresh = self._write_aside(name, model, {}, state)
+    def write(
+        self, name: str, model: nn.Module, state: Mapping[str, Any], training: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Save weights, and what else is given, under a name; replace what was there."""
+        fresh = self._write_aside(name, model, training or {}, state)
         place, old = self.directory / name, self.directory / f".old-{name}"
         if place.exists():
             shutil.rmtree(old, ignore_errors=True)

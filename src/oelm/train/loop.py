@@ -20,7 +20,7 @@ from oelm.errors import Diverged
 from oelm.spec.epochs import epochs_ended
 from oelm.spec.seeds import derived_seed
 from oelm.spec.train import TrainSpec
-from oelm.train.checkpoint import Checkpoint, Checkpoints
+from oelm.train.checkpoint import Checkpoint, Checkpoints, branch_name
 from oelm.train.distributed import World
 from oelm.train.evaluate import Measured
 from oelm.train.optimizer import Optimizer
@@ -96,6 +96,8 @@ class Progress:
     loss_count: int = 0
     bad_steps: int = 0
     train_seconds: float = 0.0
+    processor_seconds: float = 0.0
+    """Processor time of this process in training steps: what a step costs even if other programs are running."""
     validation_seconds: list[float] = field(default_factory=list)
     checkpoint_seconds: float = 0.0
     wall_seconds: float = 0.0
@@ -151,11 +153,13 @@ class Training:
             stop = self.world.any(flag=bool(self.stop))
             if progress.step % spec.checkpoint_every == 0 or done or stop:
                 self.save()
+            if progress.step in spec.branch_at:
+                self.save(branch_name(progress.step))
             if stop and not done:
                 raise Interrupted(f"stopped by {self.stop.asked or 'another process'} after step {progress.step}")
 
-    def save(self) -> None:
-        """Write the checkpoint of this moment."""
+    def save(self, name: str | None = None) -> None:
+        """Write the checkpoint of this moment: as the latest one, or under a name to keep it."""
         began = time.perf_counter()
         self.progress.wall_seconds = self.clock()
         self.progress.peak_memory = max(self.progress.peak_memory, self.memory())
@@ -163,7 +167,11 @@ class Training:
             moments, scaler = self.optimizer.state()
             times = torch.tensor(self.progress.step_seconds, dtype=torch.float64)
             state = self._state() | {"scaler": scaler}
-            self.checkpoints.save(self.model, {**moments, "step_seconds": times}, state)
+            training = {**moments, "step_seconds": times}
+            if name is None:
+                self.checkpoints.save(self.model, training, state)
+            else:
+                self.checkpoints.write(name, self.model, state, training)
         self.world.barrier()
         self.progress.checkpoint_seconds += time.perf_counter() - began
 
@@ -186,11 +194,12 @@ class Training:
 
     def _timed_step(self, wrapped: nn.Module) -> float:
         self._synchronise()
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         loss = self._step(wrapped)
         self._synchronise()
         seconds = time.perf_counter() - began
         progress = self.progress
+        progress.processor_seconds += time.process_time() - worked
         progress.step += 1
         progress.train_seconds += seconds
         progress.step_seconds.append(seconds)

@@ -13,6 +13,9 @@ def learning_rate(spec: TrainSpec, step: int) -> float:
         return spec.learning_rate * (step + 1) / spec.warmup_steps
     if spec.decay == "constant":
         return spec.learning_rate
+    if spec.decay == "wsd":
+        left = min(1.0, (spec.steps - step) / (spec.steps - spec.decay_start))
+        return spec.min_learning_rate + (spec.learning_rate - spec.min_learning_rate) * left
     progress = (step - spec.warmup_steps) / max(1, spec.steps - spec.warmup_steps)
     share = 0.5 * (1 + math.cos(math.pi * progress)) if spec.decay == "cosine" else 1 - progress
     return spec.min_learning_rate + (spec.learning_rate - spec.min_learning_rate) * share

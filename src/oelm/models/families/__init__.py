@@ -1,4 +1,4 @@
-"""The families of models the method knows, one short file each, and the door for those of others."""
+"""The families of models that the method knows, and how other packages add theirs."""
 
 from __future__ import annotations
 
@@ -9,27 +9,14 @@ from torch import nn
 
 from oelm.errors import InvalidSpec, UnknownName
 from oelm.method.projection import Architecture
-from oelm.models.families.bart import Bart
-from oelm.models.families.bert import Bert
-from oelm.models.families.deberta import DebertaV2
-from oelm.models.families.distilbert import DistilBert
-from oelm.models.families.gpt2 import GPT2
-from oelm.models.families.gpt_neox import GPTNeoX
+from oelm.models.families.huggingface import FAMILIES
 from oelm.models.families.layered import model_type
-from oelm.models.families.llama import Llama
-from oelm.models.families.modernbert import ModernBert
-from oelm.models.families.opt import OPT
 from oelm.models.families.own_gpt import OwnGPT
-from oelm.models.families.t5 import T5
 from oelm.models.families.torch_attention import TorchAttention
-from oelm.models.families.vit import ViT
 
 ENTRY_POINTS = "oelm.architectures"
 # Torch's attention comes last: a family that knows the whole model says more than its parts do.
-ARCHITECTURES: list[Architecture] = [
-    OwnGPT(), Bert(), DistilBert(), DebertaV2(), ModernBert(), ViT(), GPT2(), GPTNeoX(), OPT(), Llama(), T5(), Bart(),
-    TorchAttention(),
-]  # fmt: skip
+ARCHITECTURES: list[Architecture] = [OwnGPT(), *FAMILIES, TorchAttention()]
 _REGISTERED: list[Architecture] = []
 
 

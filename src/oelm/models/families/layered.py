@@ -6,11 +6,12 @@ the names of their classes, so that models of other families cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from math import gcd
+from types import MappingProxyType
 from typing import Any, cast
 
 from torch import nn
@@ -56,6 +57,8 @@ class LayeredFamily(Architecture):
     """Values of `model.config.model_type`."""
     layer_classes: frozenset[str]
     """Names of the classes of its layers."""
+    roles: Mapping[Role, str] = MappingProxyType({})
+    """Role -> path of its module, from the layer, where each role has a module of its own."""
     ffn: tuple[str, ...] = ()
     """Paths of the feed-forward maps, from the layer."""
     ffn_transposed = False
@@ -63,9 +66,12 @@ class LayeredFamily(Architecture):
     repairs = frozenset(RepairSpec.model_fields) - {"qk_norm"}
     can_remove_qk = True
 
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002  (for those who override it)
-        """Describe the attentions of one layer."""
-        raise NotCarriedOut(f"{type(self).__name__} does not describe its attentions; override attentions().")
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002  (for overriding classes)
+        """Describe the attentions of one layer: here one self-attention with a module for each of the `roles`."""
+        if not self.roles:
+            raise NotCarriedOut(f"{type(self).__name__} has no `roles`; name them, or override attentions().")
+        key_heads = getattr(config, "num_key_value_heads", None)
+        yield Attention("self", config.num_attention_heads, key_heads, paths=dict(self.roles))
 
     def matches(self, model: nn.Module) -> bool:
         """Tell whether the model's configuration is of this family."""
@@ -109,11 +115,6 @@ class LayeredFamily(Architecture):
             for each in self.projections(model)
             if each.role in ("q", "k") and (method.sites is None or each.site in method.sites)
         ]
-        if method.init.same_heads and any(self.num_rotated(_attention_of(model, each)) for each in in_reach):
-            raise NotCarriedOut(
-                f"init.same_heads needs heads that rotary positions do not turn, and {self.name} models turn all of "
-                "them. Leave it off, or use a family with learned positions."
-            )
         if not repair.active():
             return
         from oelm.models.repaired_attention import refuse_sliding_cache, refuse_unmasked
@@ -176,10 +177,11 @@ class LayeredFamily(Architecture):
 
     def install(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:
         """Fold repairs into the weights and add the others to the attention function of `transformers`."""
-        repair = method.repair
-        if not repair.active():
+        repair, same = method.repair, method.init.same_heads
+        turned = [each for each in queries_and_keys if same and self.num_rotated(_attention_of(model, each))]
+        if not repair.active() and not turned:
             return
-        from oelm.models.repaired_attention import attention_name, install
+        from oelm.models.repaired_attention import attention_name, install, turn_back
 
         contents = {}
         for projection in queries_and_keys:
@@ -196,6 +198,13 @@ class LayeredFamily(Architecture):
             if repair.position_features and projection.site != "cross":
                 content = self._content(model, projection, repair, absent=absent)
                 contents[attention_name(projection)] = content
+        by_attention: dict[str, dict[str, Projection]] = {}
+        for projection in turned:
+            by_attention.setdefault(attention_name(projection), {})[projection.role] = projection
+        for name, roles in by_attention.items():
+            attention = model.get_submodule(name)
+            norms = {role: list(self.norms(attention, projection.role)) for role, projection in roles.items()}
+            turn_back(attention, roles, same, self.num_rotated(attention), norms)
         install(
             model,
             repair,

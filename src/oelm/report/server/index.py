@@ -184,6 +184,10 @@ class Index:
             known.reports = tuple(name for name in REPORTS if _signature(directory / name / PAGE))
             studies[key] = known
         self.studies = studies
+        for run in self.runs.values():  # who sees the test split while tuning begins to choose by it
+            study = studies[run.row["study"]].study
+            if run.record and isinstance(study, Study) and run.record.spec.seed in study.tuning_seeds:
+                run.row |= {"test_perplexity": None, "test_accuracy": None}
 
 
 def _walk(folder: Folder, directory: Path, walk: Walk) -> None:

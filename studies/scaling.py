@@ -1,0 +1,172 @@
+"""How does the cost of freezing Q and K change with size, and does a prediction from small sizes hold at a larger one?
+
+    oelm plan studies/scaling.py --scale ladder --calibrate    its budget in core-hours on this machine
+    oelm run  studies/scaling.py --scale ladder                widths 64, 96, 128; then 192, after it was predicted
+    oelm run  studies/scaling.py --scale check                 was the rate that width 128 took over a good one?
+    oelm run  studies/scaling.py --scale learned               widths 64 and 96 with learned positions, as published
+    oelm run  studies/scaling.py --scale map-...               what makes content matter, one factor at a time
+    oelm run  studies/scaling.py                               widths 256 to 1024 (medium-512 among them), on GPUs
+
+Text for the small sizes: film reviews and presidential addresses together, a document a line, 12.7 million training
+tokens of a 2,048-entry vocabulary (speeches.txt as in the head of studies/fair.py, sha256 805ccd2b...; reviews.txt
+f632c48a...):
+
+    mkdir text && cp speeches.txt text/
+    python -c "from oelm.data.packaged import *; [
+        print(*str(row['text']).split()) for row in read_table(packaged_file('imdb'))]" > text/reviews.txt
+    oelm prepare reviews-and-speeches --from text --documents lines --vocab-size 2048      (and 512 for the map)
+
+The arms, with C = P - T, d = F - T and content kept = 1 - d/C in log perplexity:
+
+    T  baseline+features   trained Q and K with position features
+    P  position-only       no Q and K, the same features
+    F  oelm-fast, oelm-fast+low-rank=4   frozen Q and K with the same features, without and with a small residual
+       baseline, oelm+gain=2             the plain pair, without features; the baseline is the reference of verdicts
+
+Every size has 6 layers, heads of 32 coordinates, a context of 256 and 20 tokens for each parameter of its blocks.
+Initial deviations follow the width (docs/decisions/032). Learning rates are tuned at widths 64 and 96 and go with the
+inverse square root of the width from there: half-way, in logarithms, between a constant rate and the inverse width of
+the maximal-update rule, so that at twice the width neither is missed by more than half a step of the grid.
+Width 192 is held back: `oelm run` writes prediction.json from the other sizes before the first run of it starts. Its 53
+million tokens are 4.2 epochs.
+"""
+
+from typing import Any
+
+from oelm import DataSpec, RunSpec, Study, TrainSpec
+from oelm.spec.model import GPTSpec
+from oelm.spec.sizes import steps_for
+
+FEATURED = ("baseline+features", "position-only", "oelm-fast")
+PLAIN = ("baseline", "oelm+gain=2")
+FROZEN = ("oelm-fast", "oelm-fast+low-rank=4", "oelm+gain=2")
+ARMS = ("baseline", "baseline+features", "position-only", *FROZEN)
+RATES = (3e-3, 6e-3, 1.2e-2)
+TEXT = DataSpec(corpus="reviews-and-speeches", vocab_size=2048)
+HEAD = 32
+BATCH = 8
+
+
+def shape(width: int, head: int = HEAD, **fields: Any) -> GPTSpec:
+    """Return the model of a width: six layers, rotary positions unless told."""
+    told = {"context": 256, "num_layers": 6, "positions": "rope", "initial_deviation": "width"} | fields
+    return GPTSpec(model_dim=width, num_heads=width // head, **told)
+
+
+def size(width: int, tokens_per_parameter: float = 20, batch: int = BATCH, head: int = HEAD) -> dict[str, Any]:
+    """Return the fields that change with the width."""
+    steps = steps_for(tokens_per_parameter, shape(width, head), batch)
+    return {
+        "model.model_dim": width,
+        "model.num_heads": width // head,
+        "train.steps": steps,
+        "train.warmup_steps": steps // 20,
+        "train.eval_every": steps // 8,
+    }
+
+
+def run(model: GPTSpec, data: DataSpec = TEXT, **train: Any) -> RunSpec:
+    """Return the run that the studies of this file vary."""
+    told = {"batch_size": BATCH, "learning_rate": 6e-3, "eval_tokens": 65_536} | train
+    return RunSpec(model=model, data=data, train=TrainSpec(**told))
+
+
+LADDER = {str(width): size(width) for width in (64, 96, 128, 192)}
+ladder = Study(
+    name="scaling",
+    question="How does the cost of freezing Q and K change with size, at 20 tokens per parameter?",
+    base=run(shape(64)),
+    arms=ARMS,
+    sizes=LADDER,
+    held_back=("192",),
+    tuned={"train.learning_rate": RATES},
+    tuning_seeds=(100,),
+    tuned_at=("64", "96"),
+    transfer=-0.5,
+    seeds=(0, 1, 2, 3, 4, 5),
+    size_seeds={"96": 3, "128": 2, "192": 1},
+    family=FROZEN,
+)
+check = Study(
+    name="scaling-check",
+    question="Is the rate that width 128 took over from smaller sizes near its own best one?",
+    base=run(shape(64)),
+    arms=("baseline", "oelm-fast"),
+    sizes={"128": LADDER["128"]},
+    tuned={"train.learning_rate": RATES},
+    tuning_seeds=(100,),
+    seeds=(),
+)
+learned = ladder.model_copy(
+    update={
+        "name": "scaling-learned",
+        "question": "Does it change with size in the same way with learned positions, as published?",
+        "base": run(shape(64, positions="learned")),
+        "arms": tuple(arm for arm in ladder.arms if arm.name in ("baseline", "oelm+gain=2", "oelm-fast")),
+        "family": ("oelm-fast", "oelm+gain=2"),
+        "sizes": {name: LADDER[name] for name in ("64", "96")},
+        "size_seeds": {},
+        "held_back": (),
+        "seeds": (0, 1, 2),
+    }
+)
+
+
+def factor(name: str, sizes: dict[str, dict[str, Any]], base: RunSpec | None = None, **of_study: Any) -> Study:
+    """Return one factor of the regime map: the arms at each of its values, the rate as the ladder's middle one."""
+    told = {"arms": (*PLAIN, *FEATURED), "seeds": (0, 1)} | of_study
+    return Study(
+        name=f"scaling-map-{name}",
+        question=f"How much is content worth, and how much of it is kept, by {name}?",
+        base=base or run(shape(96), **CENTRE),
+        sizes=sizes,
+        **told,
+    )
+
+
+def budget(tokens_per_parameter: float, **model: Any) -> dict[str, Any]:
+    """Return the training length of the map's model, width 96."""
+    steps = steps_for(tokens_per_parameter, shape(96, **model), BATCH)
+    return {"train.steps": steps, "train.warmup_steps": steps // 20, "train.eval_every": steps // 8}
+
+
+CENTRE = {key.removeprefix("train."): value for key, value in budget(5).items()}
+"""Of the map: width 96, context 256, vocabulary 2048, 5 tokens per parameter, rotary positions; one factor departs."""
+TWICE = {f"context {length}": {"model.context": length, "train.batch_size": 2048 // length} for length in (128, 512)}
+scales = {
+    "ladder": ladder,
+    "check": check,
+    "learned": learned,
+    "map-centre": factor("centre", {"centre": {"model.context": 256}}),
+    "map-vocabulary": factor("vocabulary", {"512": {"data.vocab_size": 512}}),
+    "map-context": factor("context", TWICE),
+    "map-tokens": factor("tokens", {"20": budget(20)}),
+    "map-positions": factor("positions", {"learned": {"model.positions": "learned"}}),
+}
+
+GPU = {
+    "256": size(256, batch=32, head=64),
+    "512": size(512, batch=64, head=64),  # medium-512 but for its 0.1 of dropout
+    "768": size(768, batch=128, head=64),
+    "1024": size(1024, batch=256, head=64),
+}
+for _name, _batch in (("256", 32), ("512", 64), ("768", 128), ("1024", 256)):
+    GPU[_name]["train.batch_size"] = _batch
+study = ladder.model_copy(
+    update={
+        "name": "scaling-gpu",
+        "base": RunSpec(
+            model=shape(256, 64, context=512),
+            data=DataSpec(corpus="openwebtext"),
+            train=TrainSpec(batch_size=32, learning_rate=1e-3, precision="bf16", device="cuda"),
+        ),
+        "sizes": GPU,
+        "held_back": ("1024",),
+        "tuned": {"train.learning_rate": (3e-4, 6e-4, 1.2e-3, 2.4e-3)},
+        "tuned_at": ("256", "512"),
+        "checked_at": ("768",),
+        "seeds": (0, 1, 2),
+        "size_seeds": {"768": 2, "1024": 1},
+    }
+)
+scales["gpu"] = study

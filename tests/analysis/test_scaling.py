@@ -1,0 +1,241 @@
+"""Fits over sizes and what they predict, against closed forms, scipy and simulation."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from oelm.analysis.compare import compare
+from oelm.analysis.prediction import PREDICTION, read_prediction, write_prediction
+from oelm.analysis.scaling import Observation, Series, envelope, place_of, predictions, series_of
+from oelm.errors import BadRecord
+from oelm.runner.queue import Board
+from oelm.spec.data import DataSpec
+from oelm.spec.model import GPTSpec
+from oelm.spec.run import RunSpec
+from oelm.spec.sizes import steps_for
+from oelm.spec.train import TrainSpec
+from oelm.study import Study
+
+LADDER = ((300_000, 6), (670_000, 3), (1_190_000, 2))
+HELD = 2_670_000
+
+
+def make(truth, quantity="loss", noise=0.0, seed=0, ladder=LADDER, ratio=20.0):
+    draw = np.random.default_rng(seed)
+    points = tuple(
+        Observation(str(number), number, ratio, tuple(truth(number) + noise * draw.standard_normal(count)))
+        for number, count in ladder
+    )
+    return Series(quantity, "arm", points)
+
+
+def test_each_form_finds_its_own_law_again():
+    power, offset, line = (
+        lambda n: 60 * n**-0.2,
+        lambda n: 2 + 40 * n**-0.25,
+        lambda n: 0.3 - 0.01 * math.log(n),
+    )
+    for truth, quantity, form in ((power, "loss", "power"), (offset, "loss", "offset"), (line, "freezing", "line")):
+        series = make(truth, quantity, noise=1e-7)
+        found = {item.form: item for item in predictions(series, HELD, 20, 1)}
+        assert found[form].value == pytest.approx(truth(HELD), rel=2e-3)
+
+
+def test_a_line_has_the_interval_of_the_textbook():
+    series = make(lambda n: 0.3 - 0.01 * math.log(n), "freezing", noise=0.004, seed=3)
+    x = np.array([math.log(point.parameters) for point in series.points for _ in point.values])
+    y = np.array([value for point in series.points for value in point.values])
+    fit = stats.linregress(x, y)
+    new, residual = math.log(HELD), y - fit.intercept - fit.slope * x
+    deviation = math.sqrt((residual**2).sum() / (len(y) - 2))
+    spread = deviation * math.sqrt(1 / 2 + 1 / len(y) + (new - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum())
+    half = stats.t.ppf(0.975, len(y) - 2) * spread
+    found = next(item for item in predictions(series, HELD, 20, 2) if item.form == "line")
+    assert found.value == pytest.approx(fit.intercept + fit.slope * new)
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half))
+
+
+@pytest.mark.parametrize(
+    ("truth", "quantity", "form"),
+    [
+        (lambda n: 60 * n**-0.2, "loss", "power"),
+        (lambda n: 2 + 40 * n**-0.25, "loss", "offset"),
+        (lambda n: 0.3 - 0.01 * math.log(n), "freezing", "line"),
+    ],
+)
+def test_prediction_intervals_hold_what_comes_out_about_as_often_as_they_say(truth, quantity, form):
+    draw, hits, trials, noise = np.random.default_rng(1), 0, 250, 0.01
+    for trial in range(trials):
+        series = make(truth, quantity, noise=noise, seed=trial)
+        outcome = truth(HELD) + noise * draw.standard_normal(2).mean()
+        found = next(item for item in predictions(series, HELD, 20, 2) if item.form == form)
+        hits += found.low <= outcome <= found.high
+    assert 0.92 <= hits / trials <= 0.985  # 0.95 with a standard error of 0.014; the profile may be a little wide
+
+
+def test_the_answer_is_the_envelope_of_the_forms():
+    found = predictions(make(lambda n: 2 + 40 * n**-0.25, noise=0.01), HELD, 20, 2)
+    both = envelope(found)
+    assert len(found) == 2
+    assert both.low == min(item.low for item in found)
+    assert both.high == max(item.high for item in found)
+    assert envelope([]) is None
+
+
+def test_a_form_is_left_out_where_it_cannot_be_fitted():
+    two = make(lambda n: 60 * n**-0.2, noise=0.01, ladder=LADDER[:2])
+    assert [item.form for item in predictions(two, HELD, 20, 1)] == ["power"]
+    negative = make(lambda n: 0.05 - 0.005 * math.log(n), "freezing", noise=0.001)
+    assert [item.form for item in predictions(negative, HELD, 20, 1)] == ["line"]
+    one_seed = make(lambda n: 60 * n**-0.2, ladder=((300_000, 1), (670_000, 1)))
+    assert predictions(one_seed, HELD, 20, 1) == []
+
+
+def test_tokens_per_parameter_are_a_term_of_their_own_where_they_vary():
+    def truth(number, ratio):
+        return 0.3 - 0.01 * math.log(number) - 0.02 * math.log(ratio)
+
+    draw = np.random.default_rng(0)
+    points = tuple(
+        Observation(f"{number}/{ratio}", number, ratio, tuple(truth(number, ratio) + 1e-5 * draw.standard_normal(3)))
+        for number in (300_000, 670_000, 1_190_000)
+        for ratio in (5.0, 20.0)
+    )
+    found = next(item for item in predictions(Series("freezing", "arm", points), HELD, 40, 1) if item.form == "line")
+    assert found.value == pytest.approx(truth(HELD, 40), abs=1e-4)
+
+
+def small_ladder(**fields):
+    model = GPTSpec(context=32, num_layers=2, vocab_size=97, model_dim=8, num_heads=1)
+    sizes = {
+        str(width): {
+            "model.model_dim": width,
+            "model.num_heads": width // 8,
+            "train.steps": steps_for(20, model.model_copy(update={"model_dim": width, "num_heads": width // 8}), 8),
+        }
+        for width in (8, 16, 32, 64)
+    }
+    told = {
+        "name": "ladder",
+        "question": "?",
+        "base": RunSpec(model=model, train=TrainSpec(steps=100, warmup_steps=10)),
+        "arms": ("baseline", "baseline+features", "position-only", "oelm-fast", "oelm-freeze"),
+        "sizes": sizes,
+        "seeds": (0, 1, 2),
+        "size_seeds": {"32": 2, "64": 1},
+        "held_back": ("64",),
+    }
+    return Study(**told | fields)
+
+
+EXTRA = {"baseline": 0.01, "baseline+features": 0.0, "position-only": 0.1, "oelm-fast": 0.03, "oelm-freeze": 0.2}
+
+
+def loss_of(run):
+    parameters, _ = place_of(run)
+    wobble = 1e-3 * math.sin(1 + 7 * run.seed + run.model.model_dim + len(run.arm))
+    return 1.5 + 5 * parameters**-0.2 + EXTRA[run.arm] + wobble
+
+
+def test_the_quantities_of_a_ladder_are_gathered_by_what_the_arms_are(make_record):
+    study = small_ladder()
+    records = [(f"/{number}", make_record(run, loss_of(run))) for number, run in enumerate(study.runs())]
+    found = {(item.quantity, item.arm): item for item in series_of(compare(study, records))}
+    assert {key for key in found if key[0] != "loss"} == {
+        ("content", "position-only"),
+        ("freezing", "oelm-fast"),
+        ("lost", "oelm-fast"),
+        ("freezing", "oelm-freeze"),
+    }
+    assert found["content", "position-only"].points[0].mean == pytest.approx(0.1, abs=3e-3)
+    assert found["freezing", "oelm-freeze"].points[0].mean == pytest.approx(0.19, abs=3e-3)
+    assert found["lost", "oelm-fast"].points[0].mean == pytest.approx(0.3, abs=0.03)
+    assert [len(point.values) for point in found["loss", "baseline"].points] == [3, 3, 2, 1]
+    assert found["loss", "baseline"].points[0].ratio == pytest.approx(20, rel=0.02)
+
+
+def bind(run):
+    return run.model_copy(update={"data": run.data.model_copy(update={"checksum": "c0ffee"})})
+
+
+@pytest.fixture
+def ladder(tmp_path, write_run):
+    study = small_ladder(base=small_ladder().base.model_copy(update={"data": DataSpec(corpus="stories")}))
+    own = [run for run in study.runs() if study.size_of(run) != "64"]
+    for run in own[:-1]:
+        write_run(run, loss_of(run))
+    return study, tmp_path / "runs", own[-1]
+
+
+def sizes_of(board):
+    return {board.study.size_of(entry.run) for entry in board.entries}
+
+
+def test_held_back_runs_wait_until_all_others_have_ended_and_the_prediction_is_written(ladder, write_run):
+    study, root, last = ladder
+    board = Board(study, root, bind=bind)
+    assert "64" not in sizes_of(board)
+    assert not (root / PREDICTION).exists()
+    write_run(last, loss_of(last))
+    later = Board(study, root, bind=bind)
+    assert "64" in sizes_of(later)
+    found = read_prediction(root)
+    assert found.held_back == ("64",)
+    assert len(found.rests_on) == 5 * (3 + 3 + 2)
+    assert {(item.quantity, item.arm) for item in found.predicted} >= {
+        ("loss", "baseline"),
+        ("content", "position-only"),
+        ("freezing", "oelm-fast"),
+        ("lost", "oelm-fast"),
+    }
+    truth = next(run for run in study.runs() if study.size_of(run) == "64" and run.arm == "oelm-freeze")
+    loss = next(item for item in found.predicted if (item.quantity, item.arm) == ("loss", "oelm-freeze"))
+    assert loss.low <= loss_of(truth) <= loss.high
+
+
+def test_a_running_board_takes_up_the_held_back_size_by_itself(ladder, write_run):
+    study, root, last = ladder
+    board = Board(study, root, bind=bind)
+    write_run(last, loss_of(last))
+    for entry in list(board.entries):
+        board.refresh(entry)
+    assert board.advance()
+    assert "64" in sizes_of(board)
+
+
+def test_those_who_only_look_see_every_run_and_write_nothing(ladder, write_run):
+    study, root, last = ladder
+    write_run(last, loss_of(last))
+    assert "64" in sizes_of(Board(study, root))
+    assert not (root / PREDICTION).exists()
+
+
+def test_a_prediction_is_never_overwritten(ladder, write_run):
+    study, root, last = ladder
+    write_run(last, loss_of(last))
+    first = write_prediction(study, root)
+    text = (root / PREDICTION).read_text()
+    write_run(last, loss_of(last) + 1)
+    assert write_prediction(study, root) == first
+    assert (root / PREDICTION).read_text() == text
+    assert json.loads(text)["study"] == "ladder"
+    (root / PREDICTION).write_text("{")
+    with pytest.raises(BadRecord, match="Restore the file"):
+        read_prediction(root)
+
+
+def test_the_prediction_does_not_look_at_the_held_back_size(ladder, write_run, tmp_path):
+    study, root, last = ladder
+    write_run(last, loss_of(last))
+    blind = write_prediction(study, root)
+    (root / PREDICTION).unlink()
+    assert isinstance(study, Study)
+    for run in study.runs():
+        if study.size_of(run) == "64":
+            write_run(run, 9.0)
+    seeing = write_prediction(study, root)
+    assert seeing.predicted == blind.predicted
+    assert seeing.rests_on == blind.rests_on
