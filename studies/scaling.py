@@ -1,7 +1,7 @@
 """How does the cost of freezing Q and K change with size, and does a prediction from small sizes hold at a larger one?
 
     oelm plan studies/scaling.py --scale ladder --calibrate    its budget in core-hours on this machine
-    oelm run  studies/scaling.py --scale ladder                widths 64, 96, 128; then 192, after it was predicted
+    oelm run  studies/scaling.py --scale ladder                71 core-hours: 12 to tune, 59 to confirm (26 for width 192)
     oelm run  studies/scaling.py --scale check                 was the rate that width 128 took over a good one?
     oelm run  studies/scaling.py --scale learned               widths 64 and 96 with learned positions, as published
     oelm run  studies/scaling.py --scale map-...               what makes content matter, one factor at a time

@@ -16,6 +16,7 @@ from oelm.report.certificates import evidence_section, named, remark_sections
 from oelm.report.document import Answer, Document, Section
 from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin
 from oelm.report.price import price_sections
+from oelm.report.scaling import scaling_sections
 from oelm.report.sections import (
     ablation_section,
     convergence_section,
@@ -45,6 +46,7 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
     sections = [
         verdict_section(comparison, say),
         *tables,
+        *scaling_sections(comparison, root, lang),
         *_optional(comparison, curves, out, lang),
         *heads,
         *samples_section(comparison, say),

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from oelm.errors import UnknownName
 from oelm.report.all_studies_sentences import ALL_STUDIES
 from oelm.report.price_sentences import PRICE
+from oelm.report.scaling_sentences import SCALING
 from oelm.report.sentences import EVIDENCE
 
 Language = Literal["en", "zh"]
@@ -194,6 +195,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
     ),
     **EVIDENCE,
     **PRICE,
+    **SCALING,
     **ALL_STUDIES,
 }
 
