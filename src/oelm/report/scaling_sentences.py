@@ -18,8 +18,8 @@ SCALING: dict[str, tuple[str, str]] = {
     "scaling_predicted": (
         (
             "The prediction of size {sizes} was written on {written} from {runs} runs of the other sizes. Each "
-            "interval is the envelope of the forms that could be fitted (of {forms}), at 95 % each, for the mean of as many "
-            "seeds as declared."
+            "interval is the envelope of the forms that could be fitted (of {forms}), at 95 % each, for the mean of "
+            "as many seeds as declared."
         ),
         (
             "规模 {sizes} 的预测写于 {written}，依据其他规模的 {runs} 次运行。每个区间是可拟合的各形式"
