@@ -14,6 +14,7 @@ from oelm.analysis.finding import LedgerVerdict
 from oelm.analysis.ledger import Claim
 from oelm.analysis.measure import Judged, MeasureName
 from oelm.analysis.price import Kind
+from oelm.analysis.scaling import Quantity
 from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.report.wording import SENTENCES, wording
@@ -46,6 +47,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "table_note_": get_args(MeasureName),
     "forest_axis_": get_args(MeasureName),
     "kind_": ("text", "examples"),
+    "scaling_": (*get_args(Quantity), "inside", "outside"),
     "distance": ("", "_one_seed", "_no_spread", "_accuracy", "_accuracy_one_seed", "_accuracy_no_spread"),
 }
 """Sentences whose keys are put together: how they begin, and the values that they end with."""

@@ -40,7 +40,7 @@ def scaling_sections(comparison: Comparison, root: Path, lang: Language) -> Iter
             table=_table(found, prediction, say), figure=picture,
         )  # fmt: skip
     if split := spreads(comparison):
-        headings = ("arm", "draws_share", "draws_deviation", "draws_p", "draws_count")
+        headings = ("arm", "draws_share", "draws_deviation", "p_none", "draws_count")
         columns = tuple(Column("arm" if key == "arm" else key, say(key)) for key in headings)
         lines = tuple(
             Line((

@@ -72,6 +72,5 @@ SCALING: dict[str, tuple[str, str]] = {
     ),
     "draws_share": ("from the draw", "来自抽取"),
     "draws_deviation": ("deviation of the draw", "抽取的标准差"),
-    "draws_p": ("p", "p"),
     "draws_count": ("draws x seeds", "抽取 x 种子"),
 }
