@@ -1,11 +1,11 @@
 """How does the cost of freezing Q and K change with size, and does a prediction from small sizes hold at a larger one?
 
-    oelm plan studies/scaling.py --scale ladder --calibrate    its budget in core-hours on this machine
-    oelm run  studies/scaling.py --scale ladder                widths 64, 96, 128; then 192, after it was predicted
-    oelm run  studies/scaling.py --scale check                 was the rate that width 128 took over a good one?
-    oelm run  studies/scaling.py --scale learned               widths 64 and 96 with learned positions, as published
-    oelm run  studies/scaling.py --scale map-...               what makes content matter, one factor at a time
-    oelm run  studies/scaling.py                               widths 256 to 1024 (medium-512 among them), on GPUs
+    oelm plan studies/scaling.py --scale ladder --calibrate   its budget in core-hours on this machine
+    oelm run  studies/scaling.py --scale ladder     71 core-hours: 12 to tune, 59 to confirm (width 192: 27)
+    oelm run  studies/scaling.py --scale check      8 core-hours: was the rate that width 128 took over a good one?
+    oelm run  studies/scaling.py --scale learned    13 core-hours: widths 64 and 96 with learned positions, as published
+    oelm run  studies/scaling.py --scale map-...    13 core-hours in all: what makes content matter, a factor at a time
+    oelm run  studies/scaling.py                    widths 256 to 1024 (medium-512 among them), on GPUs
 
 Text for the small sizes: film reviews and presidential addresses together, a document a line, 12.7 million training
 tokens of a 2,048-entry vocabulary (speeches.txt as in the head of studies/fair.py, sha256 805ccd2b...; reviews.txt
@@ -53,9 +53,9 @@ def shape(width: int, head: int = HEAD, **fields: Any) -> GPTSpec:
     return GPTSpec(model_dim=width, num_heads=width // head, **told)
 
 
-def size(width: int, tokens_per_parameter: float = 20, batch: int = BATCH, head: int = HEAD) -> dict[str, Any]:
-    """Return the fields that change with the width."""
-    steps = steps_for(tokens_per_parameter, shape(width, head), batch)
+def size(width: int, batch: int = BATCH, head: int = HEAD, context: int = 256) -> dict[str, Any]:
+    """Return the fields that change with the width, at 20 tokens per parameter."""
+    steps = steps_for(20, shape(width, head, context=context), batch)
     return {
         "model.model_dim": width,
         "model.num_heads": width // head,
@@ -97,8 +97,9 @@ check = Study(
     tuning_seeds=(100,),
     seeds=(),
 )
-learned = ladder.model_copy(
-    update={
+learned = Study(
+    **dict(ladder)
+    | {
         "name": "scaling-learned",
         "question": "Does it change with size in the same way with learned positions, as published?",
         "base": run(shape(64, positions="learned")),
@@ -144,16 +145,13 @@ scales = {
     "map-positions": factor("positions", {"learned": {"model.positions": "learned"}}),
 }
 
-GPU = {
-    "256": size(256, batch=32, head=64),
-    "512": size(512, batch=64, head=64),  # medium-512 but for its 0.1 of dropout
-    "768": size(768, batch=128, head=64),
-    "1024": size(1024, batch=256, head=64),
+GPU = {  # 512 is medium-512 but for its 0.1 of dropout
+    str(width): size(width, batch, head=64, context=512) | {"train.batch_size": batch}
+    for width, batch in ((256, 32), (512, 64), (768, 128), (1024, 256))
 }
-for _name, _batch in (("256", 32), ("512", 64), ("768", 128), ("1024", 256)):
-    GPU[_name]["train.batch_size"] = _batch
-study = ladder.model_copy(
-    update={
+study = Study(
+    **dict(ladder)
+    | {
         "name": "scaling-gpu",
         "base": RunSpec(
             model=shape(256, 64, context=512),

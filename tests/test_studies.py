@@ -8,6 +8,7 @@ import pytest
 from oelm.analysis.ablation import rung
 from oelm.record.stages import stage_of
 from oelm.spec.run import fingerprint
+from oelm.spec.sizes import block_parameters
 from oelm.study import Study, load_study
 
 ROOT = Path(__file__).parents[1]
@@ -60,3 +61,20 @@ def test_the_sst2_study_has_the_control_that_parts_scale_from_orthogonality_and_
     assert {"drawn", "matched", "orthogonal"} <= fresh
     runs = len(stage_of(study, {}).tune) + len(study.arms) * len(study.seeds)
     assert f" {runs} runs " in path.read_text()
+
+
+def test_the_ladder_has_twenty_tokens_for_each_parameter_and_predicts_its_largest_size():
+    path = ROOT / "studies/scaling.py"
+    for scale in ("ladder", "gpu"):
+        study = load_study(path, scale)
+        assert isinstance(study, Study)
+        for cell in study.cells():
+            run = study.run_at(cell)
+            tokens = run.train.steps * run.train.batch_size * run.model.context
+            assert abs(tokens / block_parameters(run.model) - 20) < 0.1
+        assert study.held_back == (list(study.sizes)[-1],)
+        assert not set(study.held_back) & {study.size_of(run) for run in stage_of(study, {}).tune}
+    ladder = load_study(path, "ladder")
+    assert isinstance(ladder, Study)
+    seeds = {size: len(ladder.seeds_in(cell)) for size, cell in ladder.sizes.items()}
+    assert (seeds["64"], seeds["96"], seeds["128"]) == (6, 3, 2)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from oelm.analysis.compare import compare
+from oelm.analysis.compare import compare, compare_folder
 from oelm.analysis.prediction import PREDICTION, read_prediction, write_prediction
 from oelm.analysis.scaling import Observation, Series, envelope, place_of, predictions, series_of
 from oelm.errors import BadRecord
+from oelm.report.scaling import scaling_sections
+from oelm.report.wording import wording
 from oelm.runner.queue import Board
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPTSpec
@@ -239,3 +241,47 @@ def test_the_prediction_does_not_look_at_the_held_back_size(ladder, write_run, t
     seeing = write_prediction(study, root)
     assert seeing.predicted == blind.predicted
     assert seeing.rests_on == blind.rests_on
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "came out"), ("zh", "实际结果")])
+def test_the_report_shows_prediction_and_outcome_side_by_side(ladder, write_run, tmp_path, lang, words):
+    study, root, last = ladder
+    write_run(last, loss_of(last))
+    before = {section.anchor: section for section in scaling_sections(compare_folder(study, root), root, lang)}
+    assert len(before["scaling"].paragraphs) == 2  # what it shows, and that a size is held back
+    write_prediction(study, root)
+    later = {"started": "2999-01-01T00:00:00+00:00"}
+    for run in study.runs():
+        if study.size_of(run) == "64":
+            shift = 1.0 if run.arm == "oelm-freeze" else 0.0
+            write_run(run, loss_of(run) + shift, **later)
+    section = next(iter(scaling_sections(compare_folder(study, root), root, lang)))
+    assert section.table.columns[-1].heading == words
+    by_name = {line.cells[:2]: line.cells for line in section.table.lines}
+    inside, outside = (wording(lang)(f"scaling_{where}", value="").strip() for where in ("inside", "outside"))
+    loss = wording(lang)("scaling_loss")
+    assert by_name[loss, "baseline"][-1].endswith(inside)
+    assert by_name[loss, "oelm-freeze"][-1].endswith(outside)
+    assert wording(lang)("scaling_first") in section.paragraphs
+    assert section.figure.svg.startswith("<svg")
+
+
+def test_a_held_back_run_that_started_before_the_prediction_is_reported(ladder, write_run):
+    study, root, last = ladder
+    write_run(last, loss_of(last))
+    write_prediction(study, root)
+    for run in study.runs():
+        if study.size_of(run) == "64":
+            write_run(run, loss_of(run))
+    section = next(iter(scaling_sections(compare_folder(study, root), root, "en")))
+    assert wording("en")("scaling_early", runs=5) in section.paragraphs
+
+
+def test_the_report_of_a_study_over_draws_says_what_comes_from_the_draw(study, write_run, tmp_path):
+    study = study.model_copy(update={"axes": {"draw_seed": (7, 8)}})
+    for run in study.runs():
+        write_run(run, 2 + 0.01 * run.seed + 0.1 * run.draw_seed * (run.arm == "oelm-freeze") + 1e-4 * len(run.arm))
+    root = tmp_path / "runs"
+    section = next(iter(scaling_sections(compare_folder(study, root), root, "en")))
+    assert section.anchor == "draws"
+    assert {line.cells[0]: line.cells[1] for line in section.table.lines}["baseline"] == "0.0 %"

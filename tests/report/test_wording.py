@@ -15,6 +15,7 @@ from oelm.analysis.findings import Reason
 from oelm.analysis.ledger import DECIDED, LedgerVerdict
 from oelm.analysis.measure import Judged, MeasureName
 from oelm.analysis.price import Kind
+from oelm.analysis.scaling import Quantity
 from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.report.wording import SENTENCES, wording
@@ -54,6 +55,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "forest_axis_": get_args(MeasureName),
     "kind_": ("text", "examples"),
     "split_": get_args(Judged),
+    "scaling_": (*get_args(Quantity), "inside", "outside"),
     "distance": ("", "_one_seed", "_no_spread", "_accuracy", "_accuracy_one_seed", "_accuracy_no_spread"),
 }
 """Sentences whose keys are put together: how they begin, and the values that they end with."""

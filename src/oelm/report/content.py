@@ -23,6 +23,7 @@ from oelm.report.numbers import shown_crossed, shown_difference, shown_interval,
 from oelm.report.price import price_sections
 from oelm.report.registration import registration_lines, registration_sections
 from oelm.report.sealed import sealed_section
+from oelm.report.scaling import scaling_sections
 from oelm.report.sections import (
     ablation_section,
     convergence_section,
@@ -56,6 +57,7 @@ def study_document(comparison: Comparison, root: Path, out: Path, lang: Language
         verdict_section(comparison, say),
         *tables,
         *content_section(comparison, regimes, say),
+        *scaling_sections(comparison, root, lang),
         *_optional(comparison, curves, out, lang),
         *why_section(comparison, why, lang),
         *heads,

@@ -82,7 +82,7 @@ def forest(dots: Sequence[Dot], margin: float | None, axis: str, say: Say) -> Fi
     not be told apart.
     """
     lines = list(_grouped(dots))
-    figure, axes = _figure(1.1 + 0.34 * len(lines))
+    figure, axes = figure_of_one(1.1 + 0.34 * len(lines))
     reach = math.inf if margin is None else FAR * abs(margin)
     near = [dot for dot in dots if abs(dot.mean) <= reach] or dots
     edge = max(abs(bound) for dot in near for bound in (dot.low, dot.high))
@@ -117,7 +117,7 @@ def ranking(ranks: Sequence[Rank], margin: float, axis: str, say: Say) -> Figure
 
     Those far beyond the margin stand at the edge with their number: on their scale the others could not be told apart.
     """
-    figure, axes = _figure(1.1 + 0.24 * len(ranks))
+    figure, axes = figure_of_one(1.1 + 0.24 * len(ranks))
     edge = FAR * margin
     for place, rank in enumerate(ranks):
         if rank.cost > edge:
@@ -145,7 +145,7 @@ def _far(axes: Axes, value: float, place: int, edge: float, colour: str) -> None
 
 def waterfall(bars: Sequence[Bar], axis: str, *, relative: bool) -> Figure:
     """Draw the steps of an ablation, each from where the one before it ended."""
-    figure, axes = _figure(1.0 + 0.42 * len(bars))
+    figure, axes = figure_of_one(1.0 + 0.42 * len(bars))
 
     def scaled(value: float) -> float:
         return percent(value) if relative else value
@@ -300,7 +300,8 @@ def position_profiles(panels: Sequence[tuple[str, Sequence[Profile]]], reference
     return figure
 
 
-def _figure(height: float) -> tuple[Figure, Axes]:
+def figure_of_one(height: float) -> tuple[Figure, Axes]:
+    """Return a figure with one pair of axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained")

@@ -14,6 +14,7 @@ from oelm.report.content_sentences import CONTENT
 from oelm.report.noise_sentences import NOISE
 from oelm.report.price_sentences import PRICE
 from oelm.report.registration_sentences import REGISTRATION
+from oelm.report.scaling_sentences import SCALING
 from oelm.report.sentences import EVIDENCE
 
 Language = Literal["en", "zh"]
@@ -219,6 +220,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
     **REGISTRATION,
     **CONTENT,
     **NOISE,
+    **SCALING,
     **ALL_STUDIES,
 }
 
