@@ -44,8 +44,6 @@ LEAST_GAIN = 0.05
 """A saving of less than 5 % of the time is not called a gain."""
 LEAST_GROWTH = 5
 """The larger part of a text must be at least this many times the smaller."""
-ENOUGH_CONTENT = 2
-"""A regime is small unless content is worth at least this many times the margin (lower 95 % bound)."""
 MODEL_SHARE_OF_MEMORY = 0.5
 """Peaks of memory count where weights, gradients and moments are at least this part of them."""
 LEAST_PLACES_TO_POOL = 3

@@ -16,18 +16,18 @@ from typing import Literal
 
 from oelm.analysis.ablation import ablations, is_frozen, is_pretrained, starts_alike
 from oelm.analysis.benches import Bench
-from oelm.analysis.claims import ENOUGH_CONTENT, LEAST_GROWTH, MODEL_SHARE_OF_MEMORY, Quantity, Unit
+from oelm.analysis.claims import LEAST_GROWTH, MODEL_SHARE_OF_MEMORY, Quantity, Unit
 from oelm.analysis.compare import Comparison
+from oelm.analysis.content import content_worth
 from oelm.analysis.convergence import convergence, validation_curves
 from oelm.analysis.evidence import Cell, Evidence
-from oelm.analysis.measure import judge
 from oelm.analysis.pooling import Estimate, difference_of, estimate_of
+from oelm.analysis.regime import MARGINS
 from oelm.analysis.rows import LOST, Row
 from oelm.analysis.savings import Saving, savings
 from oelm.analysis.statistics import MARGIN, Difference
 from oelm.spec.method import InitSpec, MethodSpec
-from oelm.spec.model import INITIAL_DEVIATION, ForeignSpec, GPTSpec
-from oelm.spec.repair import POSITION_REPAIRS
+from oelm.spec.model import ForeignSpec, GPTSpec
 
 Regime = Literal["representative", "small", "unknown"]
 Reason = Literal[
@@ -366,29 +366,12 @@ def _content(comparison: Comparison, cell: Cell) -> Content | None:
 
     Without such arms uniform attention gives an upper bound: positions can do at least as well as uniform weights.
     """
-    enough = ENOUGH_CONTENT * MARGIN  # not the study's own margin, which may be a share of what content is worth
-    methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
-    rows = {row.arm: row for row in comparison.rows if row.cell == cell and row.costs and row.arm in methods}
-    for name, row in rows.items():
-        repair = methods[name].repair
-        trained = next((rows[arm] for arm in rows if methods[arm] == MethodSpec(repair=repair)), None)
-        if trained and _is_position_only(methods[name]):
-            judged = judge(comparison.measure, row.by_seed, trained.by_seed, comparison.margin)
-            if judged and judged.difference.bounds:
-                lower = judged.difference.bounds.low
-                return Content("representative" if lower >= enough else "small", judged.difference)
-    for name, row in rows.items():
-        if methods[name] == MethodSpec(init=InitSpec(shape="absent")) and row.difference:
-            return Content("small") if row.difference.mean < enough else None
-    return None
-
-
-def _is_position_only(method: MethodSpec) -> bool:
-    """Whether a position repair is on and Q and K are absent, or frozen at a scale whose logits hardly count."""
-    if not POSITION_REPAIRS & set(method.repair.active()):
-        return False
-    init = method.init
-    tiny = init.shape == "normal" and not init.matched and init.deviation == INITIAL_DEVIATION and init.gain == 1.0
-    frozen = set(method.freeze.roles) == {"q", "k"} and method.freeze.layers is None and not method.schedule.moves
-    others = set(method.repair.active()) - POSITION_REPAIRS - {"key_shift", "key_mix"}
-    return not others and (init.shape == "absent" or (tiny and frozen))
+    enough = MARGINS * MARGIN  # of the success rule: a study may declare a margin of its own
+    rows = {row.arm: row for row in comparison.rows if row.cell == cell and row.costs}
+    for arms in comparison.study.content_arms:
+        worth = content_worth(arms, {name: row.by_seed for name, row in rows.items()})
+        if worth and worth.lower is not None:
+            return Content("representative" if worth.lower >= enough else "small", worth.value)
+    uniform = {arm.name for arm in comparison.study.arms if arm.method == MethodSpec(init=InitSpec(shape="absent"))}
+    bound = next((row.difference.mean for name, row in rows.items() if name in uniform and row.difference), None)
+    return Content("small") if bound is not None and bound < enough else None

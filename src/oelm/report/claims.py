@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import get_args
 from urllib.parse import quote
 
-from oelm.analysis.claims import ENOUGH_CONTENT, LEAST_PLACES_TO_POOL, Range, Rule, Size, Unit, Words, scaled
+from oelm.analysis.claims import LEAST_PLACES_TO_POOL, Range, Rule, Size, Unit, Words, scaled
 from oelm.analysis.findings import Finding
 from oelm.analysis.ledger import POWER, Entry, Judged, LedgerVerdict, Need
 from oelm.analysis.pooling import Estimate
+from oelm.analysis.regime import MARGINS
 from oelm.analysis.statistics import CONFIDENCE, MARGIN
 from oelm.report.certificates import link
 from oelm.report.document import Answer, Column, Figure, Footnote, Line, Section, Table
@@ -128,9 +129,9 @@ def _regime(entry: Entry, say: Say) -> Iterator[str]:
             else []
         )
         yield (
-            say("regime_small", worth=say("to").join(shown), times=ENOUGH_CONTENT, margin=margin)
+            say("regime_small", worth=say("to").join(shown), times=f"{MARGINS:g}", margin=margin)
             if shown
-            else say("regime_small_bound", times=ENOUGH_CONTENT, margin=margin)
+            else say("regime_small_bound", times=f"{MARGINS:g}", margin=margin)
         )
     elif "unknown" in regimes:
         yield say("regime_unknown")
