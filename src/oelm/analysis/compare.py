@@ -110,7 +110,7 @@ class Comparison:
     @property
     def confirming(self) -> list[Found]:
         """The records of confirming runs, with a figure or without."""
-        gaps = [gap.evidence for gap in self.gaps if gap.evidence and len(gap.cell) == len(self.study.axes)]
+        gaps = [gap.evidence for gap in self.gaps if gap.evidence and len(gap.cell) == len(self.study.axis_names)]
         evidence = [*(item for row in self.rows for item in row.evidence), *gaps]
         return [(item.directory, item.record) for item in evidence]
 

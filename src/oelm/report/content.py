@@ -22,8 +22,8 @@ from oelm.report.noise import noise_sentences, power_sentences
 from oelm.report.numbers import shown_crossed, shown_difference, shown_interval, shown_margin, shown_verdict
 from oelm.report.price import price_sections
 from oelm.report.registration import registration_lines, registration_sections
-from oelm.report.sealed import sealed_section
 from oelm.report.scaling import scaling_sections
+from oelm.report.sealed import sealed_section
 from oelm.report.sections import (
     ablation_section,
     convergence_section,

@@ -31,7 +31,7 @@ def _table(comparison: Comparison, scores: Mapping[str, SealedScore], say: Say) 
     reference = comparison.study.reference
     test, sealed = say("sealed_test"), say("sealed_sealed")
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("test", test),
         Column("sealed", sealed),

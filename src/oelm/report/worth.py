@@ -111,7 +111,7 @@ def content_section(comparison: Comparison, regimes: Regimes, say: Say) -> Itera
 def content_table(comparison: Comparison, regimes: Sequence[Regime], say: Say) -> Table:
     """Format C, and d and content kept of every frozen arm."""
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("words", say("content_role")),
         Column("difference", say("content_cost")),
@@ -191,7 +191,7 @@ def why_section(comparison: Comparison, found: Sequence[Why], lang: Language) ->
 def _why_table(comparison: Comparison, found: Sequence[Why], say: Say) -> Table:
     reference = comparison.study.reference
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axes),
+        *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
         Column("repeats", say("why_repeats")),
         Column("others", say("why_others")),
