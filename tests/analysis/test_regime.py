@@ -10,6 +10,7 @@ import pytest
 
 from oelm.analysis.compare import compare_folder
 from oelm.analysis.regime import Regime, change_over_last_doubling, find_regimes, loss_at, regimes_of
+from oelm.record.archive import opened
 from oelm.record.schema import MetricRecord
 from oelm.record.store import read_study
 from oelm.study import Study
@@ -149,11 +150,10 @@ def test_the_change_over_the_last_doubling_is_between_points_on_a_line_against_l
 
 def test_the_small_regime_on_record_is_not_representative() -> None:
     root = RESULTS / "gap-bias-speeches"
-    if not any(root.glob("*/record.json")):
-        pytest.skip("the runs are archived")
     study = read_study(root)
     assert isinstance(study, Study)
-    regime = only(find_regimes(compare_folder(study, root), root, []))
+    with opened(root) as runs:
+        regime = only(find_regimes(compare_folder(study, runs), runs, []))
     assert regime.is_representative is False
     assert 100 * math.expm1(regime.worth.value.mean) == pytest.approx(4.5, abs=0.05)
     assert regime.against_reference is not None

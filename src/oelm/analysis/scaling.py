@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 from oelm.analysis.compare import Comparison
 from oelm.analysis.rows import Row
 from oelm.analysis.statistics import CONFIDENCE
+from oelm.spec.content import frozen_arms, position_scheme
 from oelm.spec.method import MethodSpec
 from oelm.spec.model import GPTSpec
-from oelm.spec.repair import POSITION_REPAIRS
 from oelm.spec.run import RunSpec
 from oelm.spec.sizes import block_parameters
-from oelm.study import SIZE
+from oelm.study import SIZE, Study
 
 Array = NDArray[np.float64]
 
@@ -106,7 +106,7 @@ def series_of(comparison: Comparison) -> list[Series]:
     sizes = [size for size in comparison.study.sizes if any(key[1] == size for key in rows)]
     methods = {arm.name: arm.method for arm in comparison.study.arms}
     found = [Series("loss", arm, _points(rows, arm, sizes, lambda row: row.by_seed)) for arm in methods]
-    for trained, frozen, position in _roles(methods):
+    for trained, frozen, position in _roles(comparison.study):
         costs = _Costs(rows, trained, position)
         if position:
             found.append(Series("content", position, _points(rows, position, sizes, costs.freezing)))
@@ -145,22 +145,14 @@ class _Costs:
         return {seed: cost - other.by_seed[seed] for seed, cost in own.by_seed.items() if seed in other.by_seed}
 
 
-def _roles(methods: Mapping[str, MethodSpec]) -> Iterator[tuple[str, list[str], str | None]]:
-    """Yield, for each position scheme: trained Q/K, the arms that freeze all of them, and position only if present."""
-    for name, method in methods.items():
-        if method != MethodSpec(repair=method.repair) or not POSITION_REPAIRS.issuperset(method.repair.active()):
-            continue
-        alike = {other: own for other, own in methods.items() if _scheme(own) == _scheme(method)}
-        absent = [other for other, own in alike.items() if own.init.shape == "absent" and any(_scheme(own))]
-        frozen = [
-            other for other, own in alike.items() if {"q", "k"} <= {*own.freeze.roles} and own.freeze.layers is None
-        ]
-        if frozen:
-            yield name, frozen, absent[0] if absent else None
-
-
-def _scheme(method: MethodSpec) -> tuple[object, object]:
-    return method.repair.position_bias, method.repair.position_features
+def _roles(study: Study) -> Iterator[tuple[str, Sequence[str], str | None]]:
+    """Yield trained Q/K, the arms that freeze all of them, and position only if it is there: by position scheme."""
+    for arms in study.content_arms:
+        yield arms.trained, arms.frozen, arms.position
+    methods = {arm.name: arm.method for arm in study.arms if not arm.model}
+    plain = next((name for name, method in methods.items() if method == MethodSpec()), None)
+    if plain is not None and (frozen := frozen_arms(methods, position_scheme(MethodSpec()))):
+        yield plain, frozen, None
 
 
 def _size(row: Row) -> str | None:
