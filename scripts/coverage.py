@@ -12,7 +12,6 @@ from the nine paired differences of oelm-freeze on the speeches, two of which ar
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,8 @@ from numpy.typing import NDArray
 from oelm.analysis.looks import ERROR, looks_of
 from oelm.analysis.moderation import estimate_priors
 from oelm.analysis.statistics import paired_difference
+from oelm.record.archive import opened
+from oelm.record.store import find_records
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SEEDS = (3, 6, 9)
@@ -45,11 +46,11 @@ def nine_frozen_seeds() -> NDArray[np.float64]:
     """Return the paired differences of oelm-freeze to the baseline over the nine seeds on record, about their mean."""
     losses: dict[str, dict[int, float]] = {"baseline": {}, "oelm-freeze": {}}
     for study in ("fair-speeches", "fair-orthogonality-speeches"):
-        for path in sorted((RESULTS / study).glob("*/record.json")):
-            record = json.loads(path.read_text())
-            arm, seed = record["spec"]["arm"], record["spec"]["seed"]
-            if arm in losses and seed < 9:  # 100 is for tuning
-                losses[arm][seed] = record["result"]["test_loss"]
+        with opened(RESULTS / study) as runs:
+            for _, record in find_records(runs)[0]:
+                arm, seed = record.spec.arm, record.spec.seed
+                if arm in losses and seed < 9 and record.result and record.result.test_loss:  # 100 is for tuning
+                    losses[arm][seed] = record.result.test_loss
     found = np.array([losses["oelm-freeze"][seed] - losses["baseline"][seed] for seed in range(9)])
     return found - found.mean()
 

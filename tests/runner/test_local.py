@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from oelm.errors import UsageError
+from oelm.record import registration
 from oelm.record.store import RECORD, find_records, read_metrics
 from oelm.runner import child, local
 from oelm.runner.cancel import cancel, cancelled_runs, withdraw
@@ -182,6 +183,7 @@ def stage(study, tmp_path, monkeypatch, write_run):
             )
             self.runner._cores = 4
             monkeypatch.setattr(child.subprocess, "Popen", self.start)
+            monkeypatch.setattr(registration, "is_dirty", lambda _: False)  # git is a process as well
             monkeypatch.setattr(local, "GPU_SECONDS", 0.0)
             monkeypatch.setattr(local, "ELSEWHERE_SECONDS", 0.0)
 
