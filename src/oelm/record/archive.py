@@ -10,6 +10,7 @@ unpickled, and every file must have the size and the sha256 that the index gives
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import io
 import lzma
@@ -19,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -39,6 +41,8 @@ Files = Mapping[str, bytes]
 
 _LENT: dict[Path, Path] = {}
 """Folders lent by `opened` -> the folders they are read instead of."""
+_KEPT: dict[str, Any] = {}
+"""What `opened_with_neighbours` unpacked last, and of which archives."""
 
 
 class StoredFile(Record):
@@ -173,8 +177,22 @@ def opened_with_neighbours(folder: Path) -> Iterator[Path]:
     if folder not in _LENT and place != folder.absolute():  # its neighbours are lent together with it
         yield folder
         return
-    with opened(place.parent) as parent:
-        yield parent / place.name
+    yield _kept_open(place.parent) / place.name
+
+
+def _kept_open(parent: Path) -> Path:
+    """Return a folder with its archives unpacked, which stays until the program ends or an archive changes.
+
+    The reports of all studies of a folder ask for the same neighbours.
+    """
+    stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in archives_below(parent))
+    if _KEPT.get("stamps") != (parent, stamps):
+        _KEPT.pop("stack", ExitStack()).close()
+        stack = ExitStack()
+        atexit.register(stack.close)
+        _KEPT.update(folder=stack.enter_context(opened(parent)), stack=stack, stamps=(parent, stamps))
+    folder: Path = _KEPT["folder"]
+    return folder
 
 
 def original(path: Path) -> Path:
