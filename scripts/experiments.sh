@@ -4,6 +4,7 @@
 # that are not finished.
 #
 #   scripts/experiments.sh FOLDER content.py:speeches content.py:imdb content.py:larger
+#   scripts/experiments.sh FOLDER scaling.py:map-vocabulary scaling.py:ladder
 #
 # To go on with a long study on another machine, archive it, commit the archive, and call this script there:
 #
@@ -24,6 +25,17 @@ for size in 512 2048; do
   oelm prepare sotu --from "$SPEECHES" --vocab-size "$size" > /dev/null
 done
 oelm prepare imdb --vocab-size 512 --tokens 3000000 > /dev/null
+if [[ " $* " == *" scaling.py:"* ]]; then # film reviews and speeches together, as the head of studies/scaling.py says
+  mkdir -p text
+  cp "$SPEECHES" text/speeches.txt
+  [ -s text/reviews.txt ] || "$here/.venv/bin/python" -c '
+from oelm.data.packaged import packaged_file, read_table
+for row in read_table(packaged_file("imdb")):
+    print(*str(row["text"]).split())' > text/reviews.txt
+  for size in 512 2048; do
+    oelm prepare reviews-and-speeches --from text --documents lines --vocab-size "$size" > /dev/null
+  done
+fi
 mkdir -p runs
 for archive in docs/results/*/runs.tar.xz; do
   oelm unpack "$archive"
