@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Run long studies from a clone of the committed state, so that edits here do not touch them. Calling it again
-# continues what was stopped and takes over the runs that docs/results already has in archives, also those of studies
-# that are not finished.
+# continues what was stopped and takes over the runs that are committed as archives: finished studies in docs/results,
+# others in docs/unfinished, where they change no report.
 #
 #   scripts/experiments.sh FOLDER content.py:speeches content.py:imdb content.py:larger
 #   scripts/experiments.sh FOLDER scaling.py:map-vocabulary scaling.py:ladder
 #
 # To go on with a long study on another machine, archive it, commit the archive, and call this script there:
 #
-#   oelm archive FOLDER/runs/STUDY --out docs/results/STUDY
+#   oelm archive FOLDER/runs/STUDY --alone --out docs/unfinished/STUDY
 #
 # FOLDER is created on the first call; `git -C FOLDER pull` brings it to a newer state. The speeches are read from
 # $SPEECHES (see the head of studies/fair.py for where to get them).
@@ -37,7 +37,7 @@ for row in read_table(packaged_file("imdb")):
   done
 fi
 mkdir -p runs
-for archive in docs/results/*/runs.tar.xz; do
+for archive in docs/results/*/runs.tar.xz docs/unfinished/*/runs.tar.xz; do
   oelm unpack "$archive"
 done
 for each in "$@"; do
