@@ -99,7 +99,7 @@ class Study(Spec):
     """The arms whose comparisons are corrected together for being several; None: all but the reference."""
     margin: PositiveFloat | Literal["content"] | None = None
     """What an arm may lose, said before anything runs: percent of perplexity (None: 5) or points of accuracy
-    (None: 1), beside which the 5 % of accuracy stay. "content": half the lower 95 % bound of what attending by
+    (None: 1), in addition to 5 % of the accuracy. "content": half the lower 95 % bound of what attending by
     content is worth, estimated from the tuning runs and fixed when tuning ends."""
     content: ContentSpec | None = None
     """The arms that measure what content is worth, as {"trained": ..., "position": ...}; None: found by their methods

@@ -2,7 +2,7 @@
 
 `oelm prepare --seal` sets the documents of `sealed.bin` aside. Training, `oelm evaluate` and every other verb refuse
 the file. `oelm report --unseal` first writes `sealed.opened.json` next to it, whole and once: which study opened it,
-when, and the hash of every weight that it will score. Whoever finds that file may only finish that very opening.
+when, and the hash of every weight that it will score. A process that finds this file may only finish that opening.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from oelm.errors import BadRecord
 from oelm.files import write_atomically
-from oelm.record.schema import Record
+from oelm.record.schema import Record, read_if_present
 
 ATTENTION, LOGIT_VARIANCE = "attention.jsonl", "logit_variance.json"
 
@@ -94,14 +94,5 @@ def write_logit_variance(directory: Path, record: LogitVarianceRecord) -> None:
 
 def read_logit_variance(directory: Path) -> LogitVarianceRecord | None:
     """Read them; None where a run has left none. Raise BadRecord for a damaged file."""
-    path = directory / LOGIT_VARIANCE
-    try:
-        return LogitVarianceRecord.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
-    except ValidationError as error:
-        raise BadRecord(
-            f"{path} does not hold variances of logits: {error.errors()[0]['msg']}. Restore it, or delete it."
-        ) from error
+    way_out = "Restore it, or delete it."
+    return read_if_present(directory / LOGIT_VARIANCE, LogitVarianceRecord, "variances of logits", way_out)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
-from oelm.errors import BadRecord
 from oelm.files import write_atomically
-from oelm.record.schema import Record
+from oelm.record.schema import Record, read_if_present
 
 TEST_LOSSES = "test_losses.json"
 
@@ -62,15 +61,5 @@ def write_test_losses(directory: Path, losses: TestLossesRecord) -> None:
 
 def read_test_losses(directory: Path) -> TestLossesRecord | None:
     """Read them; None where a run has left none. Raise BadRecord for a file that is not whole."""
-    path = directory / TEST_LOSSES
-    try:
-        return TestLossesRecord.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
-    except ValidationError as error:
-        raise BadRecord(
-            f"{path} does not hold losses by document or example: {error.errors()[0]['msg']}. Restore it, or leave "
-            "it out: only the noise of the evaluation set is lost."
-        ) from error
+    way_out = "Restore it, or leave it out: only the noise of the evaluation set is lost."
+    return read_if_present(directory / TEST_LOSSES, TestLossesRecord, "losses by document or example", way_out)

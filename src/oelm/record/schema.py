@@ -7,10 +7,12 @@ JSON, read without torch. Losses are mean natural-log losses per predicted token
 from __future__ import annotations
 
 import math
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
 
+from oelm.errors import BadRecord
 from oelm.spec.run import NUMERICS, RunSpec
 
 SCHEMA = 1
@@ -26,6 +28,21 @@ class Record(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+
+RecordType = TypeVar("RecordType", bound=Record)
+
+
+def read_if_present(path: Path, kind: type[RecordType], holds: str, way_out: str) -> RecordType | None:
+    """Read a file that a run may have left; None where it has not. Raise BadRecord for a damaged file."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
+    except ValidationError as error:
+        raise BadRecord(f"{path} does not hold {holds}: {error.errors()[0]['msg']}. {way_out}") from error
 
 
 def perplexity(loss: float) -> float:

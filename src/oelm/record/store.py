@@ -99,7 +99,7 @@ def find_records(root: Path) -> tuple[list[tuple[Path, RunRecord]], list[BadReco
             found.append((path.parent, read_record(path.parent)))
         except BadRecord as error:
             bad.append(error)
-    # Whoever reads archives opens them first. Without this line an archived study would look like one without runs.
+    # Archives are opened before they are read. Without this line an archived study would look like one without runs.
     bad += [BadRecord(f"{path} is an archive. Unpack it with `oelm unpack`.") for path in archives_below(root)]
     return found, bad
 

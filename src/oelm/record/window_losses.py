@@ -10,11 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
-from oelm.errors import BadRecord
 from oelm.files import write_atomically
-from oelm.record.schema import Record
+from oelm.record.schema import Record, read_if_present
 from oelm.spec.data import Split
 
 WINDOW_LOSSES = "window_losses.json"
@@ -74,15 +73,5 @@ def write_window_losses(directory: Path, losses: WindowLossesRecord) -> None:
 
 def read_window_losses(directory: Path) -> WindowLossesRecord | None:
     """Read them; None where a run has left none. Raise BadRecord for a damaged file."""
-    path = directory / WINDOW_LOSSES
-    try:
-        return WindowLossesRecord.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
-    except ValidationError as error:
-        raise BadRecord(
-            f"{path} does not hold losses by position: {error.errors()[0]['msg']}. Restore it, or delete it: only the "
-            "losses by position and on repeats are lost."
-        ) from error
+    way_out = "Restore it, or delete it: only the losses by position and on repeats are lost."
+    return read_if_present(directory / WINDOW_LOSSES, WindowLossesRecord, "losses by position", way_out)
