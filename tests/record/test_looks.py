@@ -7,8 +7,9 @@ import pytest
 
 from oelm.cli import dispatch
 from oelm.errors import BadRecord, UsageError
+from oelm.record.keep import keep_archived
 from oelm.record.looks import looks_at, note_look, read_looks
-from oelm.record.store import LOOKS, RECORD, write_study
+from oelm.record.store import LOOKS, RECORD, find_records, write_study
 from oelm.report.page import write_report
 
 
@@ -100,3 +101,17 @@ def test_evaluate_writes_down_each_look_at_test_and_none_at_validation(tiny_run,
     assert [(look.checksum, look.checkpoint) for look in read_looks(tmp_path / "run")] == [
         (data.checksum, "latest")
     ] * 2
+
+
+def test_archived_neighbours_are_counted_and_a_new_look_next_door_is_seen_at_once(study, tmp_path, write_run):
+    for run in study.runs():
+        directory = write_run(run)
+    root, other = tmp_path / "runs", tmp_path / "other"
+    write_study(root, study)
+    named = type(study)(**{**study.__dict__, "name": "other"})
+    keep_archived(named, root, find_records(root)[0], other, alone=True)
+    (split,) = looks_at(root, "tiny", ["c0ffee"], [])
+    before = split.total
+    note_look(directory, "c0ffee", "latest")
+    (split,) = looks_at(root, "tiny", ["c0ffee"], [])
+    assert (before, split.total) == (6, 7)

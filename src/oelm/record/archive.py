@@ -181,11 +181,12 @@ def opened_with_neighbours(folder: Path) -> Iterator[Path]:
 
 
 def _kept_open(parent: Path) -> Path:
-    """Return a folder with its archives unpacked, which stays until the program ends or an archive changes.
+    """Return a folder with its archives unpacked, which stays until the program ends or a study in it changes.
 
     The reports of all studies of a folder ask for the same neighbours.
     """
-    stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in archives_below(parent))
+    files = [*archives_below(parent), *parent.glob("*/*.json"), *parent.glob("*/*/*.json*")]
+    stamps = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
     if _KEPT.get("stamps") != (parent, stamps):
         _KEPT.pop("stack", ExitStack()).close()
         stack = ExitStack()
