@@ -7,10 +7,18 @@ comma := ,
 
 RESULTS := docs/results/performance
 
-.PHONY: demo test test-slow test-slurm bench bench-step bench-growth bench-methods reports lint types imports check clean
+.PHONY: demo docs first-steps test test-slow test-fuzz test-faults test-faults-long test-slurm bench bench-step bench-growth bench-methods bench-load reports lint types imports check clean
 
 demo: $(READY)
-	$(BIN)/oelm run studies/demo.py
+	$(BIN)/oelm demo
+
+# The documentation site, in build/site: built without warnings, every link checked.
+docs: $(READY)
+	$(BIN)/python scripts/build_docs.py
+
+# What a user does first, with the built wheel in a fresh environment outside the clone.
+first-steps: $(READY)
+	$(BIN)/python scripts/first_steps.py
 
 test: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
@@ -18,6 +26,20 @@ test: $(READY)
 # Minutes of work each: kill campaigns, large corpora. Their results go into LOG.md.
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
+
+# Kills, system errors, full disks, sleepers, clock steps, two runners and damaged bytes: a few of each, or very many.
+# Every class prints how its trials ended; the counts go into LOG.md.
+test-faults: $(READY)
+	$(BIN)/pytest -m faults -rP tests/faults
+
+test-faults-long: $(READY)
+	OELM_FAULTS=10 $(BIN)/pytest -m faults -rP tests/faults
+
+# Thousands of generated command lines, specs, study files, texts, tables and result files (tests/fuzz). The normal
+# tests run a few of each kind; FUZZ multiplies them.
+FUZZ ?= 40
+test-fuzz: $(READY)
+	OELM_FUZZ=$(FUZZ) $(BIN)/pytest -n 2 --dist worksteal tests/fuzz
 
 # A real Slurm, which .ci/slurm starts; skipped with the reason where none answers.
 test-slurm: $(READY)
@@ -40,7 +62,7 @@ bench: bench-step bench-growth bench-methods
 
 # keep NAME ARGUMENTS: a benchmark that breaks leaves the result of before.
 keep = mkdir -p $(RESULTS) && $(BIN)/oelm bench $(2) --json > $(RESULTS)/.$(1) && mv $(RESULTS)/.$(1) $(RESULTS)/$(1).json
-native_bf16 = $(BIN)/python -c 'import sys; from oelm.train.precision import has_native_bf16; sys.exit(not has_native_bf16("cpu"))'
+native_bf16 = $(BIN)/python -c 'import sys; from oelm.train.device import has_native_bf16; sys.exit(not has_native_bf16("cpu"))'
 
 bench-step: $(READY)
 	for batch in 2 8; do \
@@ -59,6 +81,10 @@ bench-methods: $(READY)
 	$(call keep,methods-medium-512,methods --batch 2 --arms $(METHODS))
 	$(call keep,methods-gpt2,methods --size gpt2 --batch 1 --arms $(METHODS))
 	$(call keep,methods-bert-base,methods --size bert-base --labels 3 --length 128 --batch 4 --arms $(METHODS))
+
+# The results page and report --all on 5,000 runs.
+bench-load: $(READY)
+	$(BIN)/python scripts/bench_load.py > $(RESULTS)/.load && mv $(RESULTS)/.load $(RESULTS)/load.json
 
 lint: $(READY)
 	$(BIN)/ruff check

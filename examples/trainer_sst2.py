@@ -1,9 +1,9 @@
-"""What `oelm train --task sst2` does, through the Hugging Face Trainer: freeze Q and K, fine-tune, prove it.
+"""Do what `oelm train --task sst2` does with the Hugging Face Trainer: freeze Q and K, fine-tune, verify.
 
     python examples/trainer_sst2.py FOLDER --model MODEL --method oelm-from-current
 
-FOLDER holds train.tsv and dev.tsv of GLUE's SST-2 (a header, then sentence and label); MODEL is a directory or hub name
-of transformers. Only three lines are ours, and they are marked; everything else is what any Trainer script has.
+FOLDER has train.tsv and dev.tsv of GLUE's SST-2 (a header, then sentence and label). MODEL is a folder or hub name of
+transformers. Only the three numbered lines are ours; everything else is in any Trainer script.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import oelm
 
 
 def rows(path: Path, tokenizer: Any, limit: int | None = None) -> list[dict[str, Any]]:
-    """Read and encode a file; padding is left to the collator, which pads each batch to its longest text."""
+    """Read and encode a file. The collator pads each batch to its longest text later."""
     with path.open(newline="") as file:
         table = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[:limit]
     texts = tokenizer([row["sentence"] for row in table], truncation=True, max_length=128)
@@ -39,17 +39,17 @@ def rows(path: Path, tokenizer: Any, limit: int | None = None) -> list[dict[str,
 
 
 def accuracy(prediction: Any) -> dict[str, float]:
-    """Return what the Trainer is to report."""
+    """Return the metric that the Trainer reports."""
     return {"accuracy": float(np.mean(prediction.predictions.argmax(-1) == prediction.label_ids))}
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Train, measure, and return what a reader may want to compare."""
+    """Train, measure and return the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--method", default="oelm-from-current")
-    parser.add_argument("--rows", type=int, default=None, help="train on the first so many rows")
+    parser.add_argument("--rows", type=int, default=None, help="number of training rows, from the first on")
     parser.add_argument("--epochs", type=float, default=2)
     parser.add_argument("--learning-rate", type=float, default=1.5e-4)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -80,14 +80,14 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         eval_dataset=rows(asked.folder / "dev.tsv", tokenizer),
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_metrics=accuracy,
-        callbacks=[oelm.OelmCallback()],  # 2: carries out schedules and rates, where the method has some
+        callbacks=[oelm.OelmCallback()],  # 2: applies schedules and rates, if the method has any
     )
     trainer.train()
     result = {
         "accuracy": trainer.evaluate()["eval_accuracy"],
         "trainable": audit.trainable,
         "frozen": audit.frozen,
-        "hashes": oelm.verify_frozen(model),  # 3: raises, naming what moved
+        "hashes": oelm.verify_frozen(model),  # 3: raises an error if a frozen weight changed
     }
     print(json.dumps({**result, "hashes": len(result["hashes"])}))
     return result

@@ -1,10 +1,10 @@
-"""Check that archived results say what the folders before them said: every file to the byte, every cell of every table.
+"""Check that archived results equal the run folders before them: every byte of every file, every cell of every table.
 
-    git worktree add /tmp/before REVISION      # a state in which docs/results still holds run folders
+    git worktree add /tmp/before REVISION      # a revision in which docs/results still has run folders
     python scripts/compare_results.py /tmp/before/docs/results docs/results
 
-The reports of both sides are made by the present code, in both languages; `--committed` takes the reports of the left
-side as they were committed instead.
+The present code writes the reports of both sides, in both languages. With `--committed` the left side uses its
+committed reports instead.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from typing import get_args
 
 import tyro
 
-from oelm.record.archive import ARCHIVE, opened, read_files
-from oelm.record.store import STUDY, read_study, study_folders
-from oelm.report.all_studies import write_final
-from oelm.report.page import TEXT, report_folder, write_report
-from oelm.report.share import shared_name
+from oelm.record.archive import ARCHIVE, open_archives, read_files
+from oelm.record.folder import STUDY, read_study, study_folders
 from oelm.report.wording import Language
+from oelm.report.write import TEXT, report_folder, shared_name, write_final, write_report
 
 Table = list[list[str]]
 
@@ -37,11 +35,11 @@ class Arguments:
     """Compare two folders of results, the second one archived."""
 
     before: tyro.conf.Positional[Path]
-    """Folders of runs."""
+    """Folder with folders of runs."""
     after: tyro.conf.Positional[Path]
-    """The same, archived."""
+    """The same folder, archived."""
     committed: bool = False
-    """Take the reports in `before` as they are."""
+    """Use the committed reports in `before`."""
 
 
 def main() -> int:
@@ -49,12 +47,16 @@ def main() -> int:
     arguments = tyro.cli(Arguments)
     counts: Counter[str] = Counter()
     differs = list(_compare_files(arguments.before, arguments.after, counts))
-    with tempfile.TemporaryDirectory() as folder, opened(arguments.after) as readable:
+    with tempfile.TemporaryDirectory() as folder, open_archives(arguments.after) as readable:
         for lang in get_args(Language):
             for old in [*study_folders(arguments.before), arguments.before]:
                 relative = old.relative_to(arguments.before)
-                made = _made(readable / relative, Path(folder) / "after", lang)
-                known = report_folder(old, lang) if arguments.committed else _made(old, Path(folder) / "before", lang)
+                made = _write_report(readable / relative, Path(folder) / "after", lang)
+                known = (
+                    report_folder(old, lang)
+                    if arguments.committed
+                    else _write_report(old, Path(folder) / "before", lang)
+                )
                 where = f"{relative} ({lang})"
                 differs += _compare_tables(known, made, where, counts)
                 shared = arguments.after / relative / shared_name(TEXT, lang)
@@ -67,7 +69,7 @@ def main() -> int:
 
 
 def _compare_files(before: Path, after: Path, counts: Counter[str]) -> list[str]:
-    """Compare every file of every run folder with the one in the archive, and the declarations."""
+    """Compare every file of every run folder, and the declaration, with the archive."""
     differs = []
     for folder in study_folders(before):
         packed = read_files(after / folder.name / ARCHIVE) | {STUDY: (after / folder.name / STUDY).read_bytes()}
@@ -84,8 +86,8 @@ def _compare_files(before: Path, after: Path, counts: Counter[str]) -> list[str]
     return differs
 
 
-def _made(folder: Path, out: Path, lang: Language) -> Path:
-    """Write the report of a study, or of all studies below a folder, and return where."""
+def _write_report(folder: Path, out: Path, lang: Language) -> Path:
+    """Write the report of a study, or of all studies in a folder, and return its folder."""
     shutil.rmtree(out, ignore_errors=True)
     if (folder / STUDY).is_file():
         write_report(read_study(folder), folder, out, lang)

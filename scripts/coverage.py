@@ -1,9 +1,9 @@
-"""How often are the intervals and verdicts of a study right? Simulated studies, judged by the product's own functions.
+"""How often are the intervals and verdicts of a study right? Judge simulated studies with the functions of reports.
 
     python scripts/coverage.py            prints the tables of docs/statistics.md (about four minutes on one core)
-    python scripts/coverage.py --studies 200    sooner, and coarser
+    python scripts/coverage.py --studies 200    faster and less precise
 
-Noise over seeds is drawn in four ways. *normal*: arms of equal variance, and a reference that varies as they do.
+Noise over seeds is drawn in four ways. *normal*: arms and reference of equal variance.
 *normal, unequal*: variances drawn around a common one (inverse chi-square, 4 degrees of freedom). *normal, one arm*:
 the first arm deviates three times as much as the others; only this arm is counted. *skewed*: drawn with replacement
 from the nine paired differences of oelm-freeze on the speeches, two of which are far above the others.
@@ -19,16 +19,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.analysis.looks import ERROR, looks_of
-from oelm.analysis.moderation import estimate_priors
-from oelm.analysis.statistics import paired_difference
-from oelm.record.archive import opened
-from oelm.record.store import find_records
+from oelm.analysis.statistics import ERROR, estimate_priors, looks_of, paired_difference
+from oelm.record.archive import open_archives
+from oelm.record.folder import find_records
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SEEDS = (3, 6, 9)
 STUDIES = 2000
-"""Simulated for each line of the table."""
+"""Number of simulated studies for each line of the table."""
 
 Draw = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 """Generator, arms, seeds -> noise of the paired differences of one study: (arm, seed)."""
@@ -36,17 +34,17 @@ Draw = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Rates:
-    """How often the 95 % interval holds the truth, and how often an arm on the margin is called *met*."""
+    """How often the 95 % interval contains the truth, and how often an arm on the margin is called *met*."""
 
     covered: float
     false_met: float
 
 
 def nine_frozen_seeds() -> NDArray[np.float64]:
-    """Return the paired differences of oelm-freeze to the baseline over the nine seeds on record, about their mean."""
+    """Return the paired differences of oelm-freeze to the baseline over the nine seeds on record, centred."""
     losses: dict[str, dict[int, float]] = {"baseline": {}, "oelm-freeze": {}}
     for study in ("fair-speeches", "fair-orthogonality-speeches"):
-        with opened(RESULTS / study) as runs:
+        with open_archives(RESULTS / study) as runs:
             for _, record in find_records(runs)[0]:
                 arm, seed = record.spec.arm, record.spec.seed
                 if arm in losses and seed < 9 and record.result and record.result.test_loss:  # 100 is for tuning
@@ -56,27 +54,27 @@ def nine_frozen_seeds() -> NDArray[np.float64]:
 
 
 def normal(rng: np.random.Generator, arms: int, seeds: int) -> NDArray[np.float64]:
-    """Draw arms of equal variance against a reference of the same."""
+    """Draw arms and a reference of equal variance."""
     return rng.normal(0, 1, (arms, seeds)) - rng.normal(0, 1, seeds)
 
 
 def unequal(rng: np.random.Generator, arms: int, seeds: int) -> NDArray[np.float64]:
-    """Draw arms whose variances differ as the prior says they may."""
+    """Draw arms whose variances follow the prior."""
     return np.sqrt(4 / rng.chisquare(4, (arms, 1))) * rng.normal(0, 1, (arms, seeds)) - rng.normal(0, 0.3, seeds)
 
 
 def one_apart(rng: np.random.Generator, arms: int, seeds: int) -> NDArray[np.float64]:
-    """Draw a first arm that varies unlike those that are taken for its like."""
+    """Draw a first arm with another variance than the arms that are assumed to be similar."""
     return np.array([3.0, *[1.0] * (arms - 1)])[:, None] * rng.normal(0, 1, (arms, seeds)) - rng.normal(0, 0.5, seeds)
 
 
 def skewed(noise: NDArray[np.float64]) -> Draw:
-    """Draw from noise on record."""
+    """Return a function that draws from noise on record."""
     return lambda rng, arms, seeds: rng.choice(noise, (arms, seeds))
 
 
 def rates(draw: Draw, arms: int, seeds: int, *, studies: int = STUDIES, counted: int | None = None) -> Rates:
-    """Simulate studies of like arms whose true difference is zero, on a margin of zero; count some of their arms."""
+    """Simulate studies of similar arms whose true difference and margin are zero, and count some of the arms."""
     rng = np.random.default_rng([arms, seeds])
     covered = met = total = 0
     for _ in range(studies):
@@ -84,7 +82,7 @@ def rates(draw: Draw, arms: int, seeds: int, *, studies: int = STUDIES, counted:
         priors = estimate_priors({str(arm): dict(enumerate(map(float, noise[arm]))) for arm in range(arms)})
         for arm in range(counted or arms):
             found = paired_difference([float(value) for value in noise[arm]], margin=0.0, prior=priors.get(str(arm)))
-            if found.interval is None:  # the same seed drawn every time: no interval, and no verdict
+            if found.interval is None:  # the same seed was drawn every time, so there is no interval and no verdict
                 continue
             total += 1
             covered += found.interval.low <= 0 <= found.interval.high
@@ -93,7 +91,7 @@ def rates(draw: Draw, arms: int, seeds: int, *, studies: int = STUDIES, counted:
 
 
 def scenarios() -> Iterator[tuple[str, Draw, Sequence[int], int | None]]:
-    """Yield each kind of noise, with the numbers of like arms, and how many of them are counted."""
+    """Yield each kind of noise, the numbers of similar arms, and how many of them are counted."""
     yield "normal", normal, (1, 3, 6), None
     yield "normal, unequal", unequal, (3, 6), None
     yield "normal, one arm", one_apart, (3, 6), 1
@@ -114,7 +112,7 @@ def table(studies: int = STUDIES) -> Iterator[str]:
 def false_met_over_looks(
     counts: tuple[int, ...], *, studies: int = STUDIES, arms: int = 1, careless: bool = False
 ) -> float:
-    """Return how often an arm on the margin is called *met* at some look; careless: every look is judged by 5 %."""
+    """Return how often an arm on the margin is called *met* at some look. A careless study uses 5 % at every look."""
     rng = np.random.default_rng(counts)
     looks = looks_of(counts[-1], counts)
     levels = [ERROR if careless else look.level for look in looks]

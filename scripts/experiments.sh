@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Run long studies from a clone of the committed state, so that edits here do not touch them. Calling it again
-# continues what was stopped and takes over the runs that are committed as archives: finished studies in docs/results,
+# Run long studies from a clone of the committed state, so that edits here do not affect them. Calling it again
+# continues interrupted studies and reuses the runs that are committed as archives: finished studies in docs/results,
 # others in docs/unfinished, where they change no report.
 #
 #   scripts/experiments.sh FOLDER content.py:speeches content.py:imdb content.py:larger
 #   scripts/experiments.sh FOLDER scaling.py:map-vocabulary scaling.py:ladder
 #
-# To go on with a long study on another machine, archive it, commit the archive, and call this script there:
+# To continue a long study on another machine, archive it, commit the archive, and call this script there:
 #
 #   oelm archive FOLDER/runs/STUDY --alone --out docs/unfinished/STUDY
 #
 # FOLDER is created on the first call; `git -C FOLDER pull` brings it to a newer state. The speeches are read from
-# $SPEECHES (see the head of studies/fair.py for where to get them).
+# $SPEECHES (studies/fair.py explains where to get them).
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1
@@ -25,11 +25,11 @@ for size in 512 2048; do
   oelm prepare sotu --from "$SPEECHES" --vocab-size "$size" > /dev/null
 done
 oelm prepare imdb --vocab-size 512 --tokens 3000000 > /dev/null
-if [[ " $* " == *" scaling.py:"* ]]; then # film reviews and speeches together, as the head of studies/scaling.py says
+if [[ " $* " == *" scaling.py:"* ]]; then # film reviews and speeches together, as in studies/scaling.py
   mkdir -p text
   cp "$SPEECHES" text/speeches.txt
   [ -s text/reviews.txt ] || "$here/.venv/bin/python" -c '
-from oelm.data.packaged import packaged_file, read_table
+from oelm.data.tables import packaged_file, read_table
 for row in read_table(packaged_file("imdb")):
     print(*str(row["text"]).split())' > text/reviews.txt
   for size in 512 2048; do

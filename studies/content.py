@@ -1,20 +1,20 @@
-"""How much of what content is worth does attention keep when all of Q and K is frozen?
+"""How much of the value of content does attention keep when all of Q and K is frozen?
 
-    (prepare the corpora first, as the head of studies/fair.py says; for `larger` also
+    (prepare the corpora first, as described in studies/fair.py; for `larger` also
      oelm prepare sotu --from speeches.txt --vocab-size 2048)
     oelm run studies/content.py --scale speeches    3 core-hours: the small regime of studies/gap.py
     oelm run studies/content.py --scale imdb        the same on film reviews
     oelm run studies/content.py --scale larger      9 core-hours: width 128, 2048 entries, context 256, 6.1M tokens
     oelm run studies/content.py                     the same question at the published size, on GPUs
 
-Position features give every arm the same trained function of distance, so that the arms differ in content only:
+Position features give every arm the same trained function of distance, so the arms differ in content only:
 
     T  baseline+features    Q and K trained
     P  position-only        no Q and K; attention depends on positions alone
-    F  the frozen arms      which keep 1 - (F - T) / (P - T) of what content is worth, in log perplexity
+    F  the frozen arms      they keep 1 - (F - T) / (P - T) of the value of content, in log perplexity
 
 The plain baseline, without features, is the reference of every verdict. Each arm is tuned on the same grid of learning
-rates (validation, one seed of its own) and confirmed with three fresh seeds on test.
+rates (validation split, its own seed) and confirmed with three new seeds on test.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ ARMS = ("baseline", "baseline+features", "position-only", *FROZEN)
 
 
 def regime(name: str, model: GPTSpec, data: DataSpec, train: TrainSpec, **of_study: Any) -> Study:
-    """Return the study in one regime; the frozen arms answer one question, so they are corrected together."""
+    """Return the study in one regime. The frozen arms answer one question, so their tests are corrected together."""
     return Study(
         name=name,
         question=QUESTION,

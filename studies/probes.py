@@ -1,19 +1,18 @@
 """Which skill does attention lose when Q and K are frozen: finding by content, or copying at a distance?
 
     oelm run studies/probes.py                    64 runs of less than two minutes on a free core
-    oelm run studies/probes.py --scale tuned      every arm tuned on three learning rates, three fresh seeds
+    oelm run studies/probes.py --scale tuned      every arm tuned on three learning rates, three new seeds
 
-A loss on text says how much freezing costs, not why. `recall:N` lists N pairs of a key and its value and asks for the
-values; `copy:D` says again what stood D tokens before (docs/probes.md). What counts is the share of right answers.
-`uniform` has no Q and K and should not get beyond counting; `baseline-shift` is the control of the repairs that let a
-head see the token before: with it finding by content takes one layer, without it two. Positions are rotary, as in
-studies/gap.py, so that the two can be read side by side. The report draws entropy and distance of every head over
-training as well.
+A loss on text shows how much freezing costs, not why. `recall:N` lists N pairs of a key and a value and asks for the
+values; `copy:D` repeats the token D positions before (docs/probes.md). The score is the share of right answers.
+`uniform` has no Q and K and should not do better than counting. `baseline-shift` is the control of the repairs that let
+a head see the previous token: with it, finding by content takes one layer, without it two. Positions are rotary, as in
+studies/gap.py, so that the two can be compared. The report also draws entropy and distance of every head over training.
 
-One rate for all arms, the lowest of studies/gap.py's grid, is a first look, not evidence; `tuned` is. Expected (LOG.md)
-are shifted arms, frozen or not, with 99 % of recall:4 after 100 steps, while the plain baseline ends after 6000 where
-counting does; copy:16 takes trained Q and K 100 steps and frozen ones 500; nobody learns recall:32 and copy:64. So
-read who finds the way and when, not who would in the end.
+One learning rate for all arms, the lowest of the grid of studies/gap.py, is a first look and not evidence; `tuned` is.
+Expected (LOG.md): shifted arms, frozen or not, reach 99 % of recall:4 after 100 steps, while the plain baseline is
+still at the level of counting after 6000. copy:16 takes trained Q and K 100 steps and frozen ones 500. No arm learns
+recall:32 and copy:64. So look at which arm learns a skill and when, not at which arm would learn it in the end.
 """
 
 from oelm import DataSpec, GPTSpec, RunSpec, Study, TrainSpec

@@ -2,17 +2,17 @@
 
     oelm plan studies/scaling.py --scale ladder --calibrate   its budget in core-hours on this machine
     oelm run  studies/scaling.py --scale ladder     71 core-hours: 12 to tune, 59 to confirm (width 192: 27)
-    oelm run  studies/scaling.py --scale check      8 core-hours: was the rate that width 128 took over a good one?
+    oelm run  studies/scaling.py --scale check      8 core-hours: is the rate that width 128 inherits a good one?
     oelm run  studies/scaling.py --scale learned    13 core-hours: widths 64 and 96 with learned positions, as published
-    oelm run  studies/scaling.py --scale map-...    13 core-hours in all: what makes content matter, a factor at a time
+    oelm run  studies/scaling.py --scale map-...    13 core-hours in all: what makes content matter, by factor
     oelm run  studies/scaling.py                    widths 256 to 1024 (medium-512 among them), on GPUs
 
 Text for the small sizes: film reviews and presidential addresses together, a document a line, 12.7 million training
-tokens of a 2,048-entry vocabulary (speeches.txt as in the head of studies/fair.py, sha256 805ccd2b...; reviews.txt
+tokens of a 2,048-entry vocabulary (speeches.txt as in studies/fair.py, sha256 805ccd2b...; reviews.txt
 f632c48a...):
 
     mkdir text && cp speeches.txt text/
-    python -c "from oelm.data.packaged import *; [
+    python -c "from oelm.data.tables import *; [
         print(*str(row['text']).split()) for row in read_table(packaged_file('imdb'))]" > text/reviews.txt
     oelm prepare reviews-and-speeches --from text --documents lines --vocab-size 2048      (and 512 for the map)
 
@@ -24,18 +24,17 @@ The arms, with C = P - T, d = F - T and content kept = 1 - d/C in log perplexity
        baseline, oelm+gain=2             the plain pair, without features; the baseline is the reference of verdicts
 
 Every size has 6 layers, heads of 32 coordinates, a context of 256 and 20 tokens for each parameter of its blocks.
-Initial deviations follow the width (docs/decisions/032). Learning rates are tuned at widths 64 and 96 and go with the
-inverse square root of the width from there: half-way, in logarithms, between a constant rate and the inverse width of
-the maximal-update rule, so that at twice the width neither is missed by more than half a step of the grid.
-Width 192 is held back: `oelm run` writes prediction.json from the other sizes before the first run of it starts. Its 53
+Initial deviations follow the width (docs/decisions/032). Learning rates are tuned at widths 64 and 96. From there they
+fall with the inverse square root of the width: half-way, in logarithms, between a constant rate and the inverse width
+of the maximal-update rule, so at twice the width both are within half a step of the grid.
+Width 192 is held back: `oelm run` writes prediction.json from the other sizes before its first run starts. Its 53
 million tokens are 4.2 epochs.
 """
 
 from typing import Any
 
 from oelm import DataSpec, RunSpec, Study, TrainSpec
-from oelm.spec.model import GPTSpec
-from oelm.spec.sizes import steps_for
+from oelm.spec.model import GPTSpec, steps_for
 
 FEATURED = ("baseline+features", "position-only", "oelm-fast")
 PLAIN = ("baseline", "oelm+gain=2")
@@ -48,9 +47,9 @@ BATCH = 8
 
 
 def shape(width: int, head: int = HEAD, **fields: Any) -> GPTSpec:
-    """Return the model of a width: six layers, rotary positions unless told."""
-    told = {"context": 256, "num_layers": 6, "positions": "rope", "initial_deviation": "width"} | fields
-    return GPTSpec(model_dim=width, num_heads=width // head, **told)
+    """Return the model of a width: by default six layers and rotary positions."""
+    settings = {"context": 256, "num_layers": 6, "positions": "rope", "initial_deviation": "width"} | fields
+    return GPTSpec(model_dim=width, num_heads=width // head, **settings)
 
 
 def size(width: int, batch: int = BATCH, head: int = HEAD, context: int = 256) -> dict[str, Any]:
@@ -66,9 +65,9 @@ def size(width: int, batch: int = BATCH, head: int = HEAD, context: int = 256) -
 
 
 def run(model: GPTSpec, data: DataSpec = TEXT, **train: Any) -> RunSpec:
-    """Return the run that the studies of this file vary."""
-    told = {"batch_size": BATCH, "learning_rate": 6e-3, "eval_tokens": 65_536} | train
-    return RunSpec(model=model, data=data, train=TrainSpec(**told))
+    """Return the base run of the studies in this file."""
+    settings = {"batch_size": BATCH, "learning_rate": 6e-3, "eval_tokens": 65_536} | train
+    return RunSpec(model=model, data=data, train=TrainSpec(**settings))
 
 
 LADDER = {str(width): size(width) for width in (64, 96, 128, 192)}
@@ -114,14 +113,14 @@ learned = Study(
 
 
 def factor(name: str, sizes: dict[str, dict[str, Any]], base: RunSpec | None = None, **of_study: Any) -> Study:
-    """Return one factor of the regime map: the arms at each of its values, the rate as the ladder's middle one."""
-    told = {"arms": (*PLAIN, *FEATURED), "seeds": (0, 1)} | of_study
+    """Return one factor of the regime map: the arms at each of its values, with the middle rate of the ladder."""
+    settings = {"arms": (*PLAIN, *FEATURED), "seeds": (0, 1)} | of_study
     return Study(
         name=f"scaling-map-{name}",
         question=f"How much is content worth, and how much of it is kept, by {name}?",
         base=base or run(shape(96), **CENTRE),
         sizes=sizes,
-        **told,
+        **settings,
     )
 
 
@@ -132,7 +131,8 @@ def budget(tokens_per_parameter: float, **model: Any) -> dict[str, Any]:
 
 
 CENTRE = {key.removeprefix("train."): value for key, value in budget(5).items()}
-"""Of the map: width 96, context 256, vocabulary 2048, 5 tokens per parameter, rotary positions; one factor departs."""
+"""Centre of the map: width 96, context 256, vocabulary 2048, 5 tokens per parameter, rotary positions. Each study of
+the map changes one factor."""
 TWICE = {f"context {length}": {"model.context": length, "train.batch_size": 2048 // length} for length in (128, 512)}
 scales = {
     "ladder": ladder,
@@ -145,7 +145,7 @@ scales = {
     "map-positions": factor("positions", {"learned": {"model.positions": "learned"}}),
 }
 
-GPU = {  # 512 is medium-512 but for its 0.1 of dropout
+GPU = {  # 512 is medium-512 without its dropout of 0.1
     str(width): size(width, batch, head=64, context=512) | {"train.batch_size": batch}
     for width, batch in ((256, 32), (512, 64), (768, 128), (1024, 256))
 }

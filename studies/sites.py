@@ -3,14 +3,14 @@
     oelm run studies/sites.py                  tiny T5, on a CPU, no network
     oelm run studies/sites.py --scale bart     tiny BART
 
-Each arm freezes head-wise orthogonal Q and K at some sites only: the encoder's own attention, the decoder's own, or the
-decoder's look at the encoder. The model reads how a story ends and a question, and writes the answer. One learning rate
-and two seeds: a first look, not evidence. One run is 2 minutes of a core. The T5 baseline then answers 39 % (the
-commonest answer is 13 %): it has learned what kind of answer a question wants and has hardly begun to look it up. For
-a verdict on sites train longer.
+Each arm freezes head-wise orthogonal Q and K at some sites only: the encoder's self-attention, the decoder's, or the
+cross-attention of the decoder to the encoder. The model reads the end of a story and a question, and writes the answer.
+One learning rate and two seeds are a first look, not evidence. One run takes 2 minutes of a core. The T5 baseline then
+answers 39 % (the most frequent answer is 13 %): it has learned which kind of answer a question needs and has hardly
+begun to look it up. Train longer for a verdict on sites.
 """
 
-from oelm import Arm, ExamplesSpec, ForeignSpec, RunSpec, Study, TrainSpec, named_method
+from oelm import Arm, ExamplesSpec, HuggingFaceSpec, RunSpec, Study, TrainSpec, named_method
 
 FROZEN = named_method("oelm-freeze")
 SITES = ("encoder", "decoder", "cross")
@@ -27,7 +27,7 @@ def small(name: str, model: str) -> Study:
         name=name,
         question="At which attention sites may an encoder-decoder's queries and keys stay frozen?",
         base=RunSpec(
-            model=ForeignSpec(name=model, pretrained=False),
+            model=HuggingFaceSpec(name=model, pretrained=False),
             data=ExamplesSpec(corpus="story-questions", vocab_size=512, answers="text"),
             train=TrainSpec(
                 epochs=2, batch_size=32, learning_rate=3e-3, warmup_steps=50, eval_every="epoch", eval_tokens=16_384

@@ -1,18 +1,18 @@
 """Does a pretrained encoder need its attention to learn when it is fine-tuned? Real SST-2, every arm tuned alike.
 
-    oelm prepare --task sst2 --from FOLDER     GLUE's files to data/sst2; left out, they come from the hub
+    oelm prepare --task sst2 --from FOLDER     store GLUE's files in data/sst2; otherwise they come from the hub
     oelm run studies/sst2.py                   48 runs of 3 to 4 minutes, one thread each, more if the grid grows
     oelm run studies/sst2.py --scale scratch   12 more: the same encoder from scratch, frozen and not
 
-The small pretrained encoder `minilm` on 4,000 sentences, tuned on held-out training sentences, reported on GLUE's dev
-set once. `frozen-as-is` against `baseline` is freezing alone; `oelm-random`, `oelm-random-matched` and `oelm-freeze`
-are fresh draws that differ by scale, then by orthogonality; `oelm-random-from-current` and `oelm-from-current` keep the
-row spaces of the pretrained weights. `orthogonal-from-current-trained` is what the published BERT baseline really was.
-From scratch the frozen arm has a baseline of its own, which parts pretraining from classification: the published
-comparison with GPT confounds the two.
+The small pretrained encoder `minilm` on 4,000 sentences, tuned on held-out training sentences and reported once on
+GLUE's dev set. `frozen-as-is` against `baseline` is freezing alone. `oelm-random`, `oelm-random-matched` and
+`oelm-freeze` are new draws that differ in scale, then in orthogonality. `oelm-random-from-current` and
+`oelm-from-current` keep the row spaces of the pretrained weights. `orthogonal-from-current-trained` is what the
+published BERT baseline really was. From scratch, the frozen arm has its own baseline. This separates pretraining from
+classification, which the published comparison with GPT confounds.
 """
 
-from oelm import ExamplesSpec, ForeignSpec, RunSpec, Study, TrainSpec
+from oelm import ExamplesSpec, HuggingFaceSpec, RunSpec, Study, TrainSpec
 
 
 def fine_tuning(name: str, question: str, arms: tuple[str, ...], *, pretrained: bool) -> Study:
@@ -21,7 +21,7 @@ def fine_tuning(name: str, question: str, arms: tuple[str, ...], *, pretrained: 
         name=name,
         question=question,
         base=RunSpec(
-            model=ForeignSpec(name="minilm", labels=2, pretrained=pretrained),
+            model=HuggingFaceSpec(name="minilm", labels=2, pretrained=pretrained),
             data=ExamplesSpec(corpus="sst2", rows=4000),
             train=TrainSpec(
                 epochs=2,

@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from oelm.record.environment import commit_of
-from oelm.record.schema import (
+from oelm.cores import wait_without_spinning
+from oelm.record.folder import (
+    METRICS,
+    TokenLosses,
+    WindowLossesRecord,
+    run_directory,
+    write_record,
+    write_study,
+    write_window_losses,
+)
+from oelm.record.record import (
     DataRecord,
     EnvironmentRecord,
     MetricRecord,
     ParametersRecord,
     ResultRecord,
     RunRecord,
+    commit_of,
 )
-from oelm.record.store import METRICS, run_directory, write_record, write_study
-from oelm.record.window_losses import TokenLosses, WindowLossesRecord, write_window_losses
 from oelm.spec.data import DataSpec
+from oelm.spec.methods import named_method
 from oelm.spec.model import GPT_SIZES, GPTSpec
-from oelm.spec.named import named_method
 from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.study import Study
 from oelm.spec.train import TrainSpec
-from oelm.study import Study
 
 COMMIT = commit_of(Path(__file__).parent.parent) or "0123456789abcdef"
 """A commit that reports can find in the history, so that they do not mark the records."""
 
+wait_without_spinning()  # before torch is loaded; processes that tests start inherit it
 try:
     import torch
 
@@ -41,8 +53,28 @@ except ImportError:  # the paper side needs no torch, nor do its tests
     pass
 
 # A script that starts the tests in the background leaves SIGINT ignored, and every process started from here would
-# inherit that: tests that press Ctrl-C would wait for ever.
+# inherit that: tests that press Ctrl-C would wait for ever. Under nohup and some runners it is SIGHUP or SIGTERM.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+# Files that others may read, and names in UTF-8, whatever the shell of the caller has.
+os.umask(0o022)
+os.environ |= {"LC_ALL": "C.UTF-8", "LANGUAGE": "en"}
+for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
+    os.environ.pop(name, None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Kill what a failed test has started: runs would go on for hours, and disturb the tests after it."""
+    report = yield
+    if report.failed:
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                child.kill()
+    return report
+
 
 MakeRecord = Callable[..., RunRecord]
 WriteRun = Callable[..., Path]

@@ -21,11 +21,11 @@ def test_the_map_in_the_readme_has_every_folder_of_the_package():
     "module",
     [
         "oelm",
-        "oelm.study",
-        "oelm.record.store",
+        "oelm.spec.study",
+        "oelm.record.folder",
         "oelm.analysis.compare",
-        "oelm.report.page",
-        "oelm.report.server.app",
+        "oelm.report.write",
+        "oelm.server.app",
         "oelm.cli.serve",
         "oelm.cli",
     ],
@@ -37,7 +37,7 @@ def test_the_paper_side_imports_without_torch_or_transformers(module):
 
 
 def test_our_own_gpt_needs_no_transformers():
-    code = "import sys, oelm.runner.run; print('transformers' in sys.modules)"
+    code = "import sys, oelm.runs.execute; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -22,4 +22,11 @@ def test_what_was_asked_wrongly_exits_with_2_and_what_went_wrong_with_1(kind):
 
 def test_an_unknown_name_without_a_near_one_suggests_nothing():
     assert "Did you mean" not in str(UnknownName("thing", "zzzz", ["alpha", "beta"]))
-    assert "Did you mean 'alpha'" in str(UnknownName("thing", "alpa", ["alpha", "beta"]))
+    assert (
+        str(UnknownName("thing", "alpa", ["alpha", "beta"])) == "There is no thing named 'alpa'. Did you mean 'alpha'?"
+    )
+
+
+def test_an_unknown_name_without_a_near_one_lists_a_dozen_names_at_most():
+    assert str(UnknownName("thing", "?", ["b", "a"], "Ask.")) == "There is no thing named '?'. Known: a, b. Ask."
+    assert "Known: a, b, c, d, e, f, g, h, i, j, k, l and 2 more." in str(UnknownName("thing", "?", "abcdefghijklmn"))

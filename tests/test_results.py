@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from oelm.record.archive import ARCHIVE, opened, read_index
-from oelm.record.store import find_records, read_study, study_folders
-from oelm.report.share import shared_name, write_shared, write_shared_final
+from oelm.record.archive import ARCHIVE, open_archives, read_index
+from oelm.record.folder import find_records, read_study, study_folders
 from oelm.report.wording import Language
+from oelm.report.write import shared_name, write_shared, write_shared_final
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -61,7 +61,7 @@ def test_bounds_of_the_ledger_stand_in_the_order_of_the_number_line() -> None:
 
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
 def test_committed_records_are_whole_and_come_from_a_clean_tree(folder: Path) -> None:
-    with opened(folder) as root:
+    with open_archives(folder) as root:
         found, bad = find_records(root)
         assert bad == []
         assert {record.status for _, record in found} <= {"complete", "failed"}

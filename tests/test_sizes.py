@@ -9,12 +9,11 @@ from pydantic import ValidationError
 
 from oelm.analysis.compare import compare
 from oelm.errors import InvalidSpec
-from oelm.record.stages import by_declaration, follow_width, stage_of
-from oelm.spec.model import GPTSpec
+from oelm.record.stages import follow_width, index_by_declaration, stage_of
+from oelm.spec.model import GPTSpec, block_parameters, steps_for
 from oelm.spec.run import RunSpec, fingerprint
-from oelm.spec.sizes import block_parameters, steps_for
+from oelm.spec.study import Study
 from oelm.spec.train import TrainSpec
-from oelm.study import Study
 
 SIZES = {
     "8": {"model.model_dim": 8, "model.num_heads": 1, "train.steps": 100},
@@ -34,10 +33,10 @@ def make_tuned(**fields):
     return make(**{"tuned": {"train.learning_rate": (1e-3, 2e-3, 4e-3)}, "tuning_seeds": (100,)} | fields)
 
 
-def carried_out(study, make_record, loss):
+def carry_out(study, make_record, loss):
     records = {}
     while missing := [run for run in stage_of(study, records).runs if fingerprint(run) not in records]:
-        records |= by_declaration(make_record(run, loss(run)) for run in missing)
+        records |= index_by_declaration(make_record(run, loss(run)) for run in missing)
     return stage_of(study, records), records
 
 
@@ -86,12 +85,12 @@ def test_sizes_that_do_not_fit_together_are_refused_by_size_and_field(fields, wo
     [
         ({"held_back": ("32",)}, "name in tuned_at the sizes that are"),
         ({"held_back": ("32",), "tuned_at": ("8", "32")}, "is tuned and held back"),
-        ({"checked_at": ("32",)}, "checked_at checks what tuned_at has chosen"),
+        ({"checked_at": ("32",)}, "checked_at checks values that were tuned"),
         ({"tuned_at": ("8",), "transfer": "line"}, "at least two values of model.model_dim"),
         ({"tuned_at": ("8",), "transfer": -1.0, "tuned": {"train.weight_decay": (0.0, 0.1)}}, "takes logarithms"),
     ],
 )
-def test_a_transfer_that_cannot_be_is_refused(fields, words):
+def test_an_impossible_transfer_is_refused(fields, words):
     with pytest.raises(ValidationError, match=words):
         make_tuned(**fields)
 
@@ -131,8 +130,8 @@ def bowl(run):
     return 2 + math.log(run.train.learning_rate * run.model.model_dim / 0.032) ** 2
 
 
-def test_every_size_is_tuned_by_itself_unless_told(make_record):
-    stage, _ = carried_out(make_tuned(), make_record, bowl)
+def test_every_size_is_tuned_separately_by_default(make_record):
+    stage, _ = carry_out(make_tuned(), make_record, bowl)
     assert {(run.model.model_dim, run.train.learning_rate) for run in stage.confirm} == {
         (8, 4e-3),
         (16, 2e-3),
@@ -143,7 +142,7 @@ def test_every_size_is_tuned_by_itself_unless_told(make_record):
 
 @pytest.mark.parametrize(("transfer", "rate"), [("line", 1e-3), ("nearest", 2e-3), (-1.0, 1e-3), (0.0, 2.83e-3)])
 def test_other_sizes_take_the_tuned_value_by_the_rule(make_record, transfer, rate):
-    stage, _ = carried_out(make_tuned(tuned_at=("8", "16"), transfer=transfer), make_record, bowl)
+    stage, _ = carry_out(make_tuned(tuned_at=("8", "16"), transfer=transfer), make_record, bowl)
     assert {run.model.model_dim for run in stage.tune} == {8, 16}
     assert {run.train.learning_rate for run in stage.confirm if run.model.model_dim == 32} == {rate}
     assert [item.transferred for item in stage.choice.cells[2].arms] == [True, True]
@@ -151,7 +150,7 @@ def test_other_sizes_take_the_tuned_value_by_the_rule(make_record, transfer, rat
 
 def test_a_checked_size_is_tried_on_the_grid_and_keeps_the_transferred_value(make_record):
     study = make_tuned(tuned_at=("8", "16"), checked_at=("32",), transfer="nearest")
-    stage, records = carried_out(study, make_record, bowl)
+    stage, records = carry_out(study, make_record, bowl)
     assert {run.train.learning_rate for run in stage.tune if run.model.model_dim == 32} == {1e-3, 2e-3, 4e-3}
     assert {run.train.learning_rate for run in stage.confirm if run.model.model_dim == 32} == {2e-3}
     assert [item.best_here for item in stage.choice.cells[2].arms] == [{"train.learning_rate": 1e-3}] * 2

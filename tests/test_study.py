@@ -9,11 +9,11 @@ from oelm.errors import InvalidSpec, UnknownName, UsageError
 from oelm.record.stages import stage_of
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import GPT_SIZES, ForeignSpec
-from oelm.spec.named import METHODS, named_method
+from oelm.spec.methods import METHODS, named_method
+from oelm.spec.model import GPT_SIZES, HuggingFaceSpec
 from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.study import Arm, Listing, Study, load_study, replace_fields
 from oelm.spec.train import TrainSpec
-from oelm.study import Arm, Listing, Study, load_study, replaced
 
 BASE = RunSpec(model=GPT_SIZES["nano"])
 
@@ -56,22 +56,27 @@ def test_one_run_declared_twice_is_refused():
         make(arms=("baseline", same)).runs()
 
 
-BOUND = BASE.model_copy(update={"data": DataSpec(checksum="c0ffee")})
-FOREIGN = BASE.model_copy(update={"model": ForeignSpec(name="mine", checksum="c0ffee"), "data": ExamplesSpec()})
+RESOLVED = BASE.model_copy(update={"data": DataSpec(checksum="c0ffee")})
+HUGGING_FACE = BASE.model_copy(
+    update={"model": HuggingFaceSpec(name="mine", checksum="c0ffee"), "data": ExamplesSpec()}
+)
 EPOCHS = BASE.model_copy(update={"train": TrainSpec(epochs=2, steps=70)})
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"base": BOUND}, "'baseline' with data.checksum='c0ffee', .* leave it out"),
+        ({"base": RESOLVED}, "'baseline' with data.checksum='c0ffee', .* Leave it out"),
         ({"axes": {"data.checksum": ("c0ffee",)}}, "data.checksum='c0ffee'"),
-        ({"base": FOREIGN}, "model.checksum='c0ffee', .* leave it out"),
-        ({"base": EPOCHS}, "train.steps=70 beside train.epochs=2.0, .* leave one of the two out"),
-        ({"axes": {"train.steps": (1000, 70), "train.epochs": (2.0,)}}, "train.steps=70 beside train.epochs=2.0"),
+        ({"base": HUGGING_FACE}, "model.checksum='c0ffee', .* Leave it out"),
+        ({"base": EPOCHS}, "train.steps=70, in addition to train.epochs=2.0, .* Leave one of them out"),
+        (
+            {"axes": {"train.steps": (1000, 70), "train.epochs": (2.0,)}},
+            "train.steps=70, in addition to train.epochs=2.0",
+        ),
     ],
 )
-def test_what_binding_to_the_data_fills_in_is_not_declared_since_no_record_would_be_known_by_it(fields, words):
+def test_a_study_cannot_declare_fields_that_resolving_a_run_fills_in(fields, words):
     with pytest.raises(InvalidSpec, match=words):
         make(**fields).runs()
     if "base" in fields:
@@ -88,20 +93,20 @@ def test_what_binding_to_the_data_fills_in_is_not_declared_since_no_record_would
         ({"arms": ("baseline", "baseline")}, "share a name"),
         (
             {"arms": "oelm+bias+mix"},
-            r"one name and no tuple of them; a tuple of one has a comma: \('oelm\+bias\+mix',\)",
+            r"one name and not a tuple of names; a tuple of one needs a comma: \('oelm\+bias\+mix',\)",
         ),
         ({"reference": "nobody"}, "none of the arms"),
         ({"seeds": ()}, "seeds is empty"),
         ({"axes": {"train.steps": ()}}, "train.steps is empty"),
     ],
 )
-def test_a_study_that_is_no_matrix_is_refused(fields, words):
+def test_a_study_that_is_not_a_matrix_is_refused(fields, words):
     with pytest.raises(ValidationError, match=words):
         make(**fields)
 
 
 @pytest.mark.parametrize("name", ["", " ", "../escaped", "/absolute", "a/b", "a\\b", ".", "..", ".hidden", "nul\0"])
-def test_a_name_that_is_not_one_folders_is_refused_since_the_runs_go_there(name):
+def test_a_name_that_cannot_be_a_folder_is_refused(name):
     for declare in (
         make,
         lambda **fields: Listing(question="?", listed=(BASE.model_copy(update={"label": "A"}),), **fields),
@@ -115,7 +120,7 @@ def test_an_axis_of_an_unknown_field_suggests_the_nearest():
     with pytest.raises(UnknownName, match="Did you mean 'train.learning_rate'"):
         make(axes={"train.learnig_rate": (1,)}).runs()
     with pytest.raises(UnknownName, match="field of a run"):
-        replaced(BASE, {"seed.deeper": 1})
+        replace_fields(BASE, {"seed.deeper": 1})
 
 
 def test_a_value_that_does_not_fit_is_refused():
@@ -129,12 +134,12 @@ def test_a_value_that_does_not_fit_is_refused():
         ("def rate():\n    return 1 / 0\n\nrate()", r"^line 2 of .*study\.py raised ZeroDivisionError while"),
         ("\nimport json\njson.loads('{')", r"^line 3 of .*study\.py raised JSONDecodeError"),
         ("\nx = (", r"study\.py raised SyntaxError while it was read: .* \(study.py, line 2\)"),
-        ("study = 3", "binds no `study`"),
+        ("study = 3", "does not define `study`"),
         ("import oelm\nstudy = oelm.Study()", r"^line 2 of .*study\.py does not declare a valid study: name: Field"),
-        ("import oelm\noelm.named_method('x')", r"^line 2 of .*study\.py: there is no method named 'x'\."),
+        ("import oelm\noelm.named_method('x')", r"^line 2 of .*study\.py: There is no method named 'x'\."),
     ],
 )
-def test_a_study_file_that_is_wrong_is_told_in_words(tmp_path, text, words):
+def test_an_error_in_a_study_file_names_the_line_and_the_reason(tmp_path, text, words):
     path = tmp_path / "study.py"
     path.write_text(text)
     with pytest.raises(UsageError, match=words):
@@ -142,7 +147,7 @@ def test_a_study_file_that_is_wrong_is_told_in_words(tmp_path, text, words):
 
 
 def test_a_missing_study_file_says_what_one_is():
-    with pytest.raises(UsageError, match=r"studies/demo\.py"):
+    with pytest.raises(UsageError, match="oelm new study NAME"):
         load_study(Path("nowhere.py"))
 
 
@@ -188,7 +193,7 @@ def test_a_scale_of_a_file_that_has_none_is_refused_without_an_empty_list(tmp_pa
         "from oelm import RunSpec, Study\nfrom oelm.spec.model import named_size\n"
         "study = Study(name='plain', question='?', base=RunSpec(model=named_size('nano')), arms=('baseline',))\n"
     )
-    with pytest.raises(UsageError, match=r"--scale foo was given, and .*plain\.py declares one study and no scales\."):
+    with pytest.raises(UsageError, match=r"--scale foo was given, but .*plain\.py declares one study and no scales\."):
         load_study(path, "foo")
 
 
@@ -211,5 +216,5 @@ def test_fields_that_fit_only_together_are_replaced_together():
 def test_an_arm_whose_model_the_study_varies_is_refused(study, field):
     values = {"model.num_heads": (2, 4), "model": (study.base.model,)}
     arms = (*study.arms, Arm(name="more-heads", method=MethodSpec(), model={"num_heads": 8}))
-    with pytest.raises(ValidationError, match="its runs would not be what it is called"):
+    with pytest.raises(ValidationError, match="would not have the values that the arm sets"):
         Study(**{**study.model_dump(), "arms": arms, "axes": {field: values[field]}})

@@ -1,4 +1,4 @@
-"""Where a method meets a model: refusals leave it untouched, audits tell what stands, outsiders add families."""
+"""Applying a method: refusals leave the model untouched, audits describe it, other packages add families."""
 
 import copy
 from importlib.metadata import EntryPoint
@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import oelm
-from oelm import surgery
 from oelm.errors import (
     AlreadyApplied,
     BadData,
@@ -22,7 +21,8 @@ from oelm.errors import (
     UnusableWeight,
 )
 from oelm.method.freeze import sha256
-from oelm.method.rates import multipliers
+from oelm.method.schedule import multipliers
+from oelm.models import apply as surgery
 from oelm.models import families
 from oelm.models.gpt import GPT
 from oelm.spec.method import FreezeSpec, MethodSpec, RatesSpec
@@ -158,13 +158,13 @@ def state(model):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_cannot_be_done_is_refused_in_words_and_leaves_the_model_untouched(make, method, error, words):
     model = make()
-    before, modules, note = state(model), [type(each) for each in model.modules()], surgery.applied(model)
+    before, modules, note = state(model), [type(each) for each in model.modules()], surgery.find_applied(model)
     with pytest.raises(error, match=words) as caught:
         oelm.apply(model, method)
     assert type(caught.value) is error
     assert state(model) == before
     assert [type(each) for each in model.modules()] == modules
-    assert surgery.applied(model) is note
+    assert surgery.find_applied(model) is note
 
 
 def test_freezing_a_role_the_model_lacks_is_refused():
@@ -228,7 +228,7 @@ def test_an_edited_checkpoint_is_refused_on_loading(tmp_path):
         oelm.load(tmp_path)
 
 
-@pytest.mark.parametrize(("note", "words"), [(None, "carries no method"), ({"method": {"speed": 9}}, "cannot be read")])
+@pytest.mark.parametrize(("note", "words"), [(None, "has no method"), ({"method": {"speed": 9}}, "cannot be read")])
 def test_a_checkpoint_without_a_readable_method_is_refused(tmp_path, note, words):
     model = gpt2()
     if note is not None:
@@ -245,7 +245,7 @@ def test_a_checkpoint_saved_halfway_through_a_schedule_comes_back_as_it_was(tmp_
     schedule.advance(5)
     model.save_pretrained(tmp_path)
     back = oelm.load(tmp_path)
-    assert surgery.applied(back).method == oelm.named_method("oelm-progressive:0.2-0.8")
+    assert surgery.find_applied(back).method == oelm.named_method("oelm-progressive:0.2-0.8")
     assert oelm.verify_frozen(back) == oelm.verify_frozen(model)
     assert [name for name, parameter in back.named_parameters() if parameter.requires_grad] == [
         name for name, parameter in model.named_parameters() if parameter.requires_grad
@@ -388,7 +388,7 @@ def test_a_restored_gpt_is_frozen_as_it_was():
     oelm.apply(model, "oelm-slice")
     twin = GPT(GPT_SIZES["nano"])
     twin.load_state_dict(model.state_dict())
-    surgery.restore(twin, surgery.applied(model))
+    surgery.restore_method(twin, surgery.find_applied(model))
     assert oelm.verify_frozen(twin) == oelm.verify_frozen(model)
 
 

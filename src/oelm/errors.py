@@ -1,27 +1,31 @@
-"""Everything `oelm` raises on purpose.
+"""Every error that `oelm` raises on purpose.
 
-    OelmError                 exit code 1: the run could not be done
-    ├── UsageError            exit code 2: what was asked cannot be done as asked
-    │   ├── UnknownName       no method, model, corpus ... of that name; the nearest is suggested
+    OelmError                 exit code 1: the run failed
+    ├── UsageError            exit code 2: the request cannot be carried out as given
+    │   ├── UnknownName       no method, model, corpus ... has that name; the nearest is suggested
     │   ├── InvalidSpec       the fields of a spec contradict one another
-    │   ├── NotCarriedOut     a valid spec that no code here carries out (for this model)
-    │   ├── BadShape          a head wider than its input, a layer or a role that the model lacks
-    │   ├── SlurmUnreachable  no Slurm here, or one that does not answer
-    │   ├── StudyChanged      a study that is not the one registered under its name
-    │   ├── Sealed            a sealed split that may not be read, or has been opened before
+    │   ├── NotCarriedOut     a valid spec that is not implemented (for this model)
+    │   ├── BadShape          a head wider than its input, a layer or a role that the model does not have
+    │   ├── SlurmUnreachable  Slurm is not installed here or does not answer
+    │   ├── StudyChanged      the study differs from the one registered under its name
+    │   ├── Sealed            a sealed split that must not be read, or has been opened before
     │   ├── IncomparableRuns  runs that differ in more than the study declares
-    │   └── BadData           token files or tables that are missing, torn or do not fit
-    ├── MethodError           the model is in a state that does not take the method
-    │   ├── AlreadyApplied    a method stands on this model already
-    │   └── UnusableWeight    a weight on the meta device, quantised, tied: nothing to draw into
+    │   └── BadData           token files or tables that are missing, incomplete or do not fit
+    ├── MethodError           the model is in a state in which the method cannot be applied
+    │   ├── AlreadyApplied    a method has already been applied to this model
+    │   ├── UnusableWeight    a weight on the meta device, quantised or tied, which cannot be drawn
+    │   └── WrongOptimizer    an optimiser that lacks weights that train, or has frozen ones
     ├── FrozenWeightsMoved    a frozen weight no longer has the bytes it was frozen with
-    ├── CheckpointError       a checkpoint that is torn, foreign or unsafe to read
-    ├── RunFailed             training broke; the record says where
-    │   └── Diverged          its loss ran away or is no number
-    ├── RunLocked             another live process works in this folder
-    └── BadRecord             a record that cannot be read, or is from a later version
+    ├── CheckpointError       a checkpoint that is incomplete, of another model or unsafe to read
+    ├── RunFailed             training failed; the record says where
+    │   └── Diverged          the loss exploded or is not a number
+    ├── RunLocked             another process is using this run folder
+    ├── BadRecord             a record that cannot be read, or is from a later version
+    └── Damaged               a document that is not what was written: its checksum does not match
 
-Each message answers four questions: what was asked, what was found, what would do, what to try.
+`ScheduleWarning` is the one warning: nothing carries out the schedule or the learning rates of a method.
+
+A message says what happened, why, and what to do, in at most three short sentences.
 """
 
 from __future__ import annotations
@@ -30,7 +34,15 @@ import difflib
 from collections.abc import Iterable
 
 INTERRUPTED = 130
-"""The exit code of what was asked to stop, and has saved itself: that of a shell's command after Ctrl-C."""
+"""Exit code of a command that was asked to stop and has saved its state: the one shells use after Ctrl-C."""
+
+_MOST_NAMES = 12
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out. torch's CPU allocator raises a plain RuntimeError, which only its message tells apart."""
+    names = {kind.__name__ for kind in type(error).__mro__}  # without importing torch
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or "can't allocate memory" in str(error)
 
 
 class OelmError(Exception):
@@ -40,61 +52,68 @@ class OelmError(Exception):
 
 
 class UsageError(OelmError):
-    """What was asked cannot be done as asked."""
+    """The request cannot be carried out as given."""
 
     exit_code = 2
 
 
 class UnknownName(UsageError):
-    """A name that stands for nothing here."""
+    """A name that does not exist. The message suggests the nearest one; without one it lists some names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         choices = sorted(known)
         near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-        guess = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(
-            f"there is no {kind} named {name!r}.{guess} Known: {', '.join(choices)}.{' ' + hint if hint else ''}"
-        )
+        more = f" and {len(choices) - _MOST_NAMES} more" if len(choices) > _MOST_NAMES else ""
+        advice = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(choices[:_MOST_NAMES])}{more}."
+        super().__init__(f"There is no {kind} named {name!r}. {advice} {hint}".rstrip())
 
 
 class InvalidSpec(UsageError):
-    """Fields that contradict one another."""
+    """The fields of a spec contradict one another."""
 
 
 class NotCarriedOut(UsageError):
-    """A valid wish that no code here carries out; refused rather than ignored."""
+    """A valid request that is not implemented; it is refused rather than ignored."""
 
 
 class BadShape(UsageError):
-    """A head wider than its input, or a layer, role or site that the model lacks."""
+    """A head wider than its input, or a layer, role or site that the model does not have."""
 
 
 class BadData(UsageError):
-    """Data that are missing, torn, or do not fit the model."""
+    """Data that are missing, incomplete, or do not fit the model."""
 
 
 class SlurmUnreachable(UsageError):
-    """A command of Slurm that is missing, or that had no answer from its controller."""
+    """A Slurm command is missing, or its controller did not answer."""
 
 
 class StudyChanged(UsageError):
-    """A study that differs from the one that was registered under its name."""
+    """The study differs from the one that was registered under its name."""
 
 
 class Sealed(UsageError):
-    """A sealed split that may not be read, or not once more."""
+    """A sealed split that must not be read, or not a second time."""
+
+
+class IncomparableRuns(UsageError):
+    """Runs that differ in more than the study declares."""
 
 
 class MethodError(OelmError):
-    """The model is in a state that does not take the method."""
+    """The model is in a state in which the method cannot be applied."""
 
 
 class AlreadyApplied(MethodError):
-    """A method stands on this model already."""
+    """A method has already been applied to this model."""
 
 
 class UnusableWeight(MethodError):
-    """A weight with nothing to read or draw into: on the meta device, quantised, tied."""
+    """A weight that cannot be read or drawn: on the meta device, quantised, tied."""
+
+
+class WrongOptimizer(MethodError):
+    """An optimiser that lacks weights that train, or has frozen ones."""
 
 
 class FrozenWeightsMoved(OelmError):
@@ -102,24 +121,28 @@ class FrozenWeightsMoved(OelmError):
 
 
 class CheckpointError(OelmError):
-    """A checkpoint that is torn, belongs to another model, or is unsafe to read."""
+    """A checkpoint that is incomplete, belongs to another model, or is unsafe to read."""
 
 
 class RunFailed(OelmError):
-    """Training broke; the record says where."""
+    """Training failed; the record says where."""
 
 
 class Diverged(RunFailed):
-    """The loss ran away or is no number: a result, where the learning rate is what is being tuned."""
+    """The loss exploded or is not a number. While a learning rate is being tuned, this is a result."""
 
 
 class RunLocked(OelmError):
-    """Another live process works in this folder."""
-
-
-class IncomparableRuns(UsageError):
-    """Runs that differ in more than the study declares."""
+    """Another process is using this run folder."""
 
 
 class BadRecord(OelmError):
     """A record that cannot be read, or comes from a later version of this program."""
+
+
+class Damaged(OelmError, ValueError):
+    """A document whose checksum does not match. It is a ValueError, so that readers treat it like any malformed one."""
+
+
+class ScheduleWarning(UserWarning):
+    """A method changes what trains during training, or has its own learning rates, and nothing carries it out."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.ablation import Ablation, ablations, rung
+from oelm.analysis.ablation import Ablation, ablations, find_rung
 from oelm.analysis.compare import Comparison, compare
 from oelm.spec.method import InitSpec
-from oelm.spec.model import ForeignSpec
-from oelm.spec.named import METHODS, named_method
-from oelm.study import Arm, Study, replaced
+from oelm.spec.methods import METHODS, named_method
+from oelm.spec.model import HuggingFaceSpec
+from oelm.spec.study import Arm, Study, replace_fields
 
 LOSSES = {
     "baseline": 1.0, "oelm-random": 1.3, "oelm-random-matched": 1.15, "oelm-freeze": 1.14, "frozen-as-is": 1.02,
@@ -60,7 +60,7 @@ def steps(found: list[Ablation]) -> list[list[tuple[str, str, str]]]:
 
 
 def test_on_a_pretrained_model_fresh_draws_are_compared_with_fresh_draws_alone(study: Study, make_record: Any) -> None:
-    model = ForeignSpec(name="bert-base", labels=2)
+    model = HuggingFaceSpec(name="bert-base", labels=2)
     bert = study.model_copy(update={"base": study.base.model_copy(update={"model": model})})
     names = {
         name: name for name in ("baseline", "orthogonal-from-current-trained", "oelm-from-current",
@@ -80,7 +80,7 @@ def test_on_a_pretrained_model_fresh_draws_are_compared_with_fresh_draws_alone(s
     assert (found[0].whole.start, found[0].whole.end) == ("oelm-random", "oelm-freeze")
     without = {name: name for name in names if name not in ("oelm-random", "oelm-random-matched", "oelm-freeze")}
     assert steps(ablations(compared(bert, make_record, without))) == freezing
-    scratch = replaced(bert.base, {"model.pretrained": False})
+    scratch = replace_fields(bert.base, {"model.pretrained": False})
     (whole, _) = ablations(compared(bert.model_copy(update={"base": scratch}), make_record, names))
     assert steps([whole])[0][0] == ("freezing", "baseline", "frozen-as-is")
 
@@ -110,13 +110,13 @@ def test_a_step_from_trained_to_matched_is_not_called_freezing_alone(study: Stud
 
 
 def test_only_methods_that_change_one_thing_are_rungs() -> None:
-    rungs = {name: rung(method) for name, method in METHODS.items()}
+    rungs = {name: find_rung(method) for name, method in METHODS.items()}
     assert {name: found for name, found in rungs.items() if found} == {
         "baseline": "trained", "oelm-freeze": "orthogonal", "oelm-random": "drawn", "oelm-random-matched": "matched",
         "frozen-as-is": "drawn",
     }  # fmt: skip
-    fresh = {name for name, method in METHODS.items() if rung(method, pretrained=True)}
+    fresh = {name for name, method in METHODS.items() if find_rung(method, pretrained=True)}
     assert fresh == {"oelm-freeze", "oelm-random", "oelm-random-matched"}
-    assert rung(named_method("oelm-every:10")) is None
+    assert find_rung(named_method("oelm-every:10")) is None
     larger = METHODS["oelm-random"].model_copy(update={"init": InitSpec(shape="normal", deviation=0.1)})
-    assert rung(larger) is None, "its scale is another as well"
+    assert find_rung(larger) is None, "its scale is another as well"

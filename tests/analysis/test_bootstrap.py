@@ -8,10 +8,10 @@ import pytest
 from oelm.analysis.bootstrap import evaluation_noise, noise_of
 from oelm.analysis.compare import compare_folder
 from oelm.errors import UsageError
-from oelm.record.losses import TestLossesRecord, write_test_losses
+from oelm.record.folder import TestLossesRecord, write_test_losses
 from oelm.report.tables import results
 from oelm.report.wording import wording
-from oelm.study import Study
+from oelm.spec.study import Study
 
 
 def documents(rng: np.random.Generator, effect: float, count: int = 400) -> TestLossesRecord:
@@ -97,7 +97,7 @@ def test_a_comparison_has_the_noise_of_the_arms_that_left_their_losses(study: St
     assert "does not hold losses" in noise_of(comparison)[1][0]
 
 
-@pytest.mark.parametrize(("seeds", "nested", "words"), [(9, False, "seeds held fast"), (10, True, "documents drawn")])
+@pytest.mark.parametrize(("seeds", "nested", "words"), [(9, False, "seeds fixed"), (10, True, "used other seeds")])
 def test_a_comparison_draws_seeds_from_ten_on_and_the_table_says_which(
     study: Study, write_run: Any, tmp_path, seeds: int, nested: bool, words: str
 ) -> None:
@@ -114,4 +114,4 @@ def test_a_comparison_draws_seeds_from_ten_on_and_the_table_says_which(
     assert (width > 0.06) == nested  # documents alone give about 0.046 with nine seeds
     notes = " ".join(results(comparison, wording("en"), noise).notes)
     assert words in notes
-    assert ("held fast" in notes) != nested
+    assert ("seeds fixed" in notes) != nested

@@ -8,10 +8,10 @@ import pytest
 
 from oelm.analysis.compare import Comparison, compare, compare_folder
 from oelm.errors import IncomparableRuns, UsageError
-from oelm.record.schema import EnvironmentRecord
-from oelm.report.numbers import DIRTY, marks
+from oelm.record.record import EnvironmentRecord
+from oelm.report.wording import DIRTY, marks
 from oelm.spec.run import fingerprint
-from oelm.study import Study, replaced
+from oelm.spec.study import Study, replace_fields
 
 LOSSES = {("baseline", 0): 1.40, ("baseline", 1): 1.50, ("baseline", 2): 1.30,
           ("oelm-freeze", 0): 1.55, ("oelm-freeze", 1): 1.66, ("oelm-freeze", 2): 1.44}  # fmt: skip
@@ -165,7 +165,7 @@ def test_runs_from_different_machines_are_noted(study: Study, make_record: Any) 
 def test_a_folder_is_compared_with_everything_in_it_accounted_for(study: Study, write_run: Any, tmp_path: Path) -> None:
     for run in study.runs():
         write_run(run, LOSSES[run.arm, run.seed])
-    write_run(replaced(study.runs()[0], {"train.steps": 50}))
+    write_run(replace_fields(study.runs()[0], {"train.steps": 50}))
     (tmp_path / "runs" / "torn").mkdir()
     (tmp_path / "runs" / "torn" / "record.json").write_text("{")
     comparison = compare_folder(study, tmp_path / "runs")
@@ -173,7 +173,7 @@ def test_a_folder_is_compared_with_everything_in_it_accounted_for(study: Study, 
     assert "torn" in comparison.unreadable[0]
 
 
-def test_a_study_that_was_run_again_on_data_prepared_anew_is_compared_as_it_is_now(
+def test_a_study_that_was_run_again_on_data_prepared_again_is_compared_as_it_is_now(
     study: Study, make_record: Any
 ) -> None:
     def once(checksum: str, day: int) -> list[Any]:
@@ -214,8 +214,8 @@ def test_what_others_did_never_takes_the_place_of_our_own_run(study: Study, make
     assert len(comparison.ignored) == 6
 
 
-def test_a_folder_that_does_not_exist_is_told_in_words(study: Study, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no folder"):
+def test_a_folder_that_does_not_exist_is_refused_with_a_reason(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a folder"):
         compare_folder(study, tmp_path / "typo")
 
 

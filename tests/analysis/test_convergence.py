@@ -7,9 +7,9 @@ import pytest
 
 from oelm.analysis.compare import compare_folder
 from oelm.analysis.convergence import area_under, convergence_of, reaching, validation_curves
-from oelm.record.schema import MetricRecord
-from oelm.record.store import METRICS
-from oelm.study import Study
+from oelm.record.folder import METRICS
+from oelm.record.record import MetricRecord
+from oelm.spec.study import Study
 
 
 def points(losses: dict[int, float]) -> list[MetricRecord]:
@@ -42,7 +42,7 @@ def test_arms_are_measured_against_the_reference_of_the_same_seed(study: Study, 
     assert frozen.area_interval.high < 0
 
 
-def test_an_arm_that_never_gets_there_says_so_and_a_torn_curve_is_told(
+def test_an_arm_that_never_gets_there_is_counted_and_a_damaged_curve_is_reported(
     study: Study, write_run: Any, tmp_path: Path
 ) -> None:
     for run in study.runs():
@@ -53,4 +53,4 @@ def test_an_arm_that_never_gets_there_says_so_and_a_torn_curve_is_told(
     curves = {(row.arm, row.cell): validation_curves(row, complaints) for row in comparison.rows}
     frozen = convergence_of(comparison, curves)[1]
     assert (frozen.seeds, frozen.reached, frozen.steps) == (2, (), None)
-    assert "is not a metric" in complaints[0]
+    assert "is damaged and left out" in complaints[0]

@@ -18,7 +18,7 @@ from oelm.analysis.statistics import MARGIN, paired_difference
 
 STUDIES = 2000
 EFFECTS = np.array([0.0, MARGIN, 0.10, 0.10, -0.02])
-"""Of the reference and four arms, at each one's best learning rate; the first lies on the margin."""
+"""Of the reference and four arms, at the best learning rate of each; the first is on the margin."""
 DEVIATIONS = np.array([0.010, 0.030, 0.010, 0.060, 0.005])
 SEED_DEVIATION = 0.3
 GRID = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from oelm.analysis.compare import compare
-from oelm.analysis.draws import spread_by_source, spreads
+from oelm.analysis.scaling import spread_by_source, spreads
 
 
 def table(draw, seed, rest, draws=6, seeds=5, state=0):

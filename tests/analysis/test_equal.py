@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from oelm.analysis.budgets import at_equal_budgets, mean_line, with_as_many_parameters
 from oelm.analysis.compare import Comparison, compare
-from oelm.analysis.convergence import Curves
-from oelm.analysis.equal import at_equal_budgets, mean_line, with_as_many_parameters
+from oelm.analysis.convergence import SeedCurves
 from oelm.analysis.evidence import Cell
-from oelm.record.schema import CostRecord, MetricRecord
-from oelm.spec.named import named_method
-from oelm.study import Arm, Study
+from oelm.record.record import CostRecord, MetricRecord
+from oelm.spec.methods import named_method
+from oelm.spec.study import Arm, Study
 
 STEPS = (0, 50, 100)
 
@@ -31,7 +31,7 @@ def cost(flops: int) -> CostRecord:
 
 def made(
     study: Study, make_record: Any, frozen: tuple[float, ...], seconds: float = 1.0, flops: int = 50
-) -> tuple[Comparison, dict[tuple[str, Cell], Curves]]:
+) -> tuple[Comparison, dict[tuple[str, Cell], SeedCurves]]:
     """Give the baseline 2 seconds and 100 FLOPs per step, and losses that fall from 4 to 3 to 2."""
     records, curves = [], {}
     for number, run in enumerate(study.runs()):

@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.compare import compare, select
-from oelm.analysis.evidence import cell_of, meaning
-from oelm.analysis.fairness import covers
-from oelm.analysis.gather import gather
+from oelm.analysis.compare import compare, covers, gather, select
+from oelm.analysis.evidence import cell_of, list_meaning
 from oelm.errors import IncomparableRuns
 from oelm.spec.data import ExamplesSpec
-from oelm.spec.model import ForeignSpec
+from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import fingerprint
-from oelm.study import Arm, Study, replaced
+from oelm.spec.study import Arm, Study, replace_fields
 
 
 def whole(study: Study, make_record: Any) -> list[tuple[Path, Any]]:
@@ -23,7 +21,7 @@ def whole(study: Study, make_record: Any) -> list[tuple[Path, Any]]:
 def changed(study: Study, make_record: Any, field: str, value: Any, arm: str = "oelm-freeze") -> Any:
     """Return the study's records, with one field changed in those of one arm."""
     return [
-        (Path(str(number)), make_record(replaced(run, {field: value}) if run.arm == arm else run))
+        (Path(str(number)), make_record(replace_fields(run, {field: value}) if run.arm == arm else run))
         for number, run in enumerate(study.runs())
     ]
 
@@ -63,12 +61,12 @@ def test_a_field_that_cannot_change_numbers_is_free(study: Study, make_record: A
 
 def test_another_kind_of_model_is_refused(study: Study, make_record: Any) -> None:
     with pytest.raises(IncomparableRuns, match=r"differ in model\.kind"):
-        compare(study, changed(study, make_record, "model", ForeignSpec(name="bert-base")))
+        compare(study, changed(study, make_record, "model", HuggingFaceSpec(name="bert-base")))
 
 
-def test_two_seeds_of_one_arm_are_told_apart(study: Study, make_record: Any) -> None:
+def test_two_seeds_of_one_arm_are_named_in_the_message(study: Study, make_record: Any) -> None:
     first, *_, last = (run for run in study.runs() if run.arm == "baseline")
-    records = [(Path("a"), make_record(first)), (Path("b"), make_record(replaced(last, {"train.steps": 50})))]
+    records = [(Path("a"), make_record(first)), (Path("b"), make_record(replace_fields(last, {"train.steps": 50})))]
     with pytest.raises(IncomparableRuns, match="'baseline' with seed 2 and 'baseline' with seed 0 differ"):
         compare(study, records)
 
@@ -83,7 +81,7 @@ def test_a_declared_axis_may_differ_and_is_never_mixed(study: Study, make_record
     }
 
 
-def test_an_arms_own_model_fields_may_differ_and_nobody_elses(study: Study, make_record: Any) -> None:
+def test_an_arms_own_model_fields_may_differ_but_no_other_arms(study: Study, make_record: Any) -> None:
     thin = Arm(name="thin", method=study.arms[0].method, model={"qk_head_size": 2})
     wider = study.model_copy(update={"arms": (*study.arms, thin)})
     compare(wider, whole(wider, make_record))
@@ -99,7 +97,7 @@ def test_without_the_reference_arm_the_others_are_still_guarded(study: Study, ma
     runs = [run for run in wider.runs() if run.arm != "baseline"]
     records = [(Path(str(i)), make_record(run)) for i, run in enumerate(runs)]
     odd = next(run for run in runs if run.arm == "oelm-freeze" and run.seed == 2)
-    records[runs.index(odd)] = (Path("odd"), make_record(replaced(odd, {"model.qk_head_size": 4})))
+    records[runs.index(odd)] = (Path("odd"), make_record(replace_fields(odd, {"model.qk_head_size": 4})))
     with pytest.raises(IncomparableRuns, match=r"model\.qk_head_size"):
         compare(wider, records)
 
@@ -117,7 +115,7 @@ def test_mixed_numerics_are_refused(study: Study, make_record: Any) -> None:
 
 
 def test_different_weights_from_one_folder_are_refused_by_name(study: Study, make_record: Any) -> None:
-    base = study.base.model_copy(update={"model": ForeignSpec(name="mine"), "data": ExamplesSpec()})
+    base = study.base.model_copy(update={"model": HuggingFaceSpec(name="mine"), "data": ExamplesSpec()})
     study = study.model_copy(update={"base": base})
     records = whole(study, make_record)
     assert compare(study, records)
@@ -154,12 +152,12 @@ def test_a_run_that_failed_before_it_saw_data_blocks_nothing(study: Study, make_
 
 def test_an_arm_the_study_does_not_have_is_refused(study: Study, make_record: Any) -> None:
     run = study.runs()[0].model_copy(update={"arm": "mystery", "seed": 99})
-    with pytest.raises(IncomparableRuns, match="'mystery', which is no arm of study 'tiny'"):
+    with pytest.raises(IncomparableRuns, match="'mystery', which is not an arm of study 'tiny'"):
         compare(study, [(Path("x"), make_record(run))])
 
 
 def test_selection_tells_where_a_foreign_record_departs_from_the_nearest_run(study: Study, make_record: Any) -> None:
-    own, longer = study.runs()[1], replaced(study.runs()[1], {"train.steps": 999})
+    own, longer = study.runs()[1], replace_fields(study.runs()[1], {"train.steps": 999})
     members, ignored = select(study, [(Path("own"), make_record(own)), (Path("long"), make_record(longer))])
     assert [directory for directory, _ in members] == [Path("own")]
     assert [(item.directory, item.differs) for item in ignored] == [(Path("long"), {"train.steps": (999, 100)})]
@@ -179,8 +177,8 @@ def test_selection_tells_where_a_foreign_record_departs_from_the_nearest_run(stu
     ],
 )
 def test_two_runs_mean_the_same_exactly_if_they_have_the_same_fingerprint(study: Study, field: str, value: Any) -> None:
-    one, other = study.base, replaced(study.base, {field: value})
-    assert (meaning(one) == meaning(other)) == (fingerprint(one) == fingerprint(other))
+    one, other = study.base, replace_fields(study.base, {field: value})
+    assert (list_meaning(one) == list_meaning(other)) == (fingerprint(one) == fingerprint(other))
 
 
 def test_a_declared_field_covers_what_it_contains_and_no_namesake() -> None:
@@ -196,11 +194,11 @@ def test_a_cell_keeps_numbers_and_text_apart(study: Study) -> None:
 
 def in_precision(run: Any, precision: str) -> Any:
     """Return a run of the precision `auto` as it is bound on some machine."""
-    return replaced(run, {"train.precision": precision, "train.chose_precision": True})
+    return replace_fields(run, {"train.precision": precision, "train.chose_precision": True})
 
 
 def test_runs_that_auto_gave_different_precisions_are_not_compared(study: Study, make_record: Any) -> None:
-    auto = study.model_copy(update={"base": replaced(study.base, {"train.precision": "auto"})})
+    auto = study.model_copy(update={"base": replace_fields(study.base, {"train.precision": "auto"})})
     found = [
         (Path(str(number)), make_record(in_precision(run, "bf16" if run.arm == "oelm-freeze" else "fp32")))
         for number, run in enumerate(auto.runs())

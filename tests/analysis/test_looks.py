@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from oelm.analysis.looks import ERROR, Look, looks_of, nominal_levels, spent
+from oelm.analysis.statistics import ERROR, PlannedLook, error_spent, looks_of, nominal_levels
 
 
 def test_the_bounds_are_those_of_the_tables() -> None:
@@ -34,13 +34,13 @@ def test_all_looks_together_spend_the_error(counts: list[int]) -> None:
     correlation = [[min(one, other) / np.sqrt(one * other) for other in shares] for one in shares]
     kept = stats.multivariate_normal(np.zeros(len(shares)), correlation, allow_singular=True).cdf(bounds)
     assert 1 - float(kept) == pytest.approx(ERROR, abs=2e-3)
-    assert levels[0] == pytest.approx(spent(shares[0], ERROR), rel=1e-6)
+    assert levels[0] == pytest.approx(error_spent(shares[0], ERROR), rel=1e-6)
 
 
 @settings(deadline=None, max_examples=15)
 @given(st.floats(0.0005, 0.4), st.sampled_from([1, 2]))
 def test_an_overall_error_is_the_one_at_which_its_look_decides(p: float, number: int) -> None:
-    look = Look(number, (3, 6))
+    look = PlannedLook(number, (3, 6))
     overall = look.overall(p)
     assert nominal_levels((0.5, 1.0), overall)[number - 1] == pytest.approx(p, rel=1e-3)
     assert (overall <= ERROR) == (p <= look.level)
@@ -58,4 +58,4 @@ def test_on_the_margin_a_study_that_looks_early_passes_in_at_most_6_of_100(count
         met |= stats.t(look.count - 1).cdf(t) < look.level
         careless |= stats.t(look.count - 1).cdf(t) < ERROR
     assert met.mean() <= 0.06
-    assert careless.mean() > 0.07  # whoever judges each look by 5 %
+    assert careless.mean() > 0.07  # judging each look at 5 %

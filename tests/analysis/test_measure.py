@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from oelm.analysis.measure import Measure, judge, margin_of, measure_of
-from oelm.record.schema import ResultRecord
+from oelm.analysis.evidence import Measure, judge, margin_of, measure_of
+from oelm.record.record import ResultRecord
 from oelm.spec.data import DataSpec, ExamplesSpec
 
 ACCURACY = Measure("accuracy", "test")

@@ -16,7 +16,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import polygamma
 
-from oelm.analysis.moderation import (
+from oelm.analysis.statistics import (
     LEAST_ARMS,
     LEAST_PAIRS,
     Prior,
@@ -24,10 +24,10 @@ from oelm.analysis.moderation import (
     estimate_priors,
     fit_prior,
     is_marked,
+    paired_difference,
     skewness_of,
     trigamma_inverse,
 )
-from oelm.analysis.statistics import paired_difference
 
 ROOT = Path(__file__).parents[2]
 

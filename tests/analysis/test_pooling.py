@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from oelm.analysis.pooling import Estimate, combine, difference_of, estimate_of, paule_mandel, pool
+from oelm.analysis.statistics import Estimate, combine_estimates, difference_of, estimate_of, paule_mandel, pool
 
 KACKER = (
     [61.00, 61.40, 62.21, 62.30, 62.34, 62.60, 62.70, 62.84, 65.90],
@@ -132,8 +132,8 @@ def test_more_pairs_narrow_an_estimate_as_if_mean_and_spread_stayed() -> None:
 
 
 def test_two_estimates_of_one_place_are_weighted_by_their_precision() -> None:
-    found = combine([Estimate(0.02, 0.01, 4), Estimate(0.5, 1.0, 2)])
+    found = combine_estimates([Estimate(0.02, 0.01, 4), Estimate(0.5, 1.0, 2)])
     assert found is not None
     assert found.mean == pytest.approx((0.02 / 0.01**2 + 0.5) / (1 / 0.01**2 + 1))
     assert (found.error, found.freedom) == (pytest.approx(1 / math.sqrt(1 / 0.01**2 + 1)), 6)
-    assert combine([]) is None
+    assert combine_estimates([]) is None

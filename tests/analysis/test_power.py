@@ -12,8 +12,8 @@ from scipy import stats
 
 from oelm.analysis.power import POWER, detectable, needs, power_of, reach_of, seeds_needed, spreads_on_record
 from oelm.analysis.statistics import MARGIN, paired_difference
-from oelm.record.store import run_directory, write_record, write_study
-from oelm.study import Study
+from oelm.record.folder import run_directory, write_record, write_study
+from oelm.spec.study import Study
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 

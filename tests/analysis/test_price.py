@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from oelm.analysis.budgets import CLOSE, cheapest, kind_of, same_repairs
 from oelm.analysis.compare import Comparison, compare
-from oelm.analysis.price import CLOSE, cheapest, kind_of, same_repairs
 from oelm.analysis.statistics import MARGIN
-from oelm.record.schema import ParametersRecord
-from oelm.spec.named import named_method
-from oelm.study import Arm, Study
+from oelm.record.record import ParametersRecord
+from oelm.spec.methods import named_method
+from oelm.spec.study import Arm, Study
 
 REPAIRED = "oelm+core+diagonal"
 CONTROL = "baseline+core+diagonal"

@@ -10,10 +10,10 @@ import pytest
 
 from oelm.analysis.compare import compare_folder
 from oelm.analysis.regime import Regime, change_over_last_doubling, find_regimes, loss_at, regimes_of
-from oelm.record.archive import opened
-from oelm.record.schema import MetricRecord
-from oelm.record.store import read_study
-from oelm.study import Study
+from oelm.record.archive import open_archives
+from oelm.record.folder import read_study
+from oelm.record.record import MetricRecord
+from oelm.spec.study import Study
 
 ARMS = ("baseline", "baseline+features", "oelm-fast", "position-only")
 LOSSES = {"baseline": 2.02, "baseline+features": 2.0, "oelm-fast": 2.05, "position-only": 2.2}
@@ -152,7 +152,7 @@ def test_the_small_regime_on_record_is_not_representative() -> None:
     root = RESULTS / "gap-bias-speeches"
     study = read_study(root)
     assert isinstance(study, Study)
-    with opened(root) as runs:
+    with open_archives(root) as runs:
         regime = only(find_regimes(compare_folder(study, runs), runs, []))
     assert regime.is_representative is False
     assert 100 * math.expm1(regime.worth.value.mean) == pytest.approx(4.5, abs=0.05)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from oelm.analysis.budgets import Saving, qk_trained, savings
 from oelm.analysis.compare import compare
 from oelm.analysis.evidence import Evidence
-from oelm.analysis.savings import Saving, qk_trained, savings
-from oelm.record.schema import CostRecord, ParametersRecord, SecondsRecord
-from oelm.spec.named import named_method
-from oelm.study import Arm, Study
+from oelm.record.record import CostRecord, ParametersRecord, SecondsRecord
+from oelm.spec.methods import named_method
+from oelm.spec.study import Arm, Study
 
 
 def cost(removed: int, optimizer: int = 800) -> CostRecord:
@@ -35,7 +35,7 @@ def saved(study: Study, make_record: Any, faster: float) -> Saving:
     return found
 
 
-def test_savings_are_shares_of_the_reference_beside_the_bound(study: Study, make_record: Any) -> None:
+def test_savings_are_shares_of_the_reference_next_to_the_bound(study: Study, make_record: Any) -> None:
     found = saved(study, make_record, 0.05)
     assert (found.trained, found.optimizer, found.flops) == pytest.approx((0.1, 0.1, 0.1))
     assert found.time == pytest.approx(0.05, abs=0.002)

@@ -8,18 +8,26 @@ import pytest
 from scipy import stats
 
 from oelm.analysis.compare import compare, compare_folder
-from oelm.analysis.prediction import PREDICTION, read_prediction, write_prediction
-from oelm.analysis.scaling import Observation, Series, envelope, place_of, predictions, series_of
+from oelm.analysis.scaling import (
+    PREDICTION,
+    Observation,
+    Series,
+    hull_of_predictions,
+    predictions,
+    read_prediction,
+    series_of,
+    size_of,
+    write_prediction,
+)
 from oelm.errors import BadRecord
 from oelm.report.scaling import scaling_sections
 from oelm.report.wording import wording
-from oelm.runner.queue import Board
+from oelm.runs.board import Board
 from oelm.spec.data import DataSpec
-from oelm.spec.model import GPTSpec
+from oelm.spec.model import GPTSpec, steps_for
 from oelm.spec.run import RunSpec
-from oelm.spec.sizes import steps_for
+from oelm.spec.study import Study
 from oelm.spec.train import TrainSpec
-from oelm.study import Study
 
 LADDER = ((300_000, 6), (670_000, 3), (1_190_000, 2))
 HELD = 2_670_000
@@ -80,11 +88,11 @@ def test_prediction_intervals_hold_what_comes_out_about_as_often_as_they_say(tru
 
 def test_the_answer_is_the_envelope_of_the_forms():
     found = predictions(make(lambda n: 2 + 40 * n**-0.25, noise=0.01), HELD, 20, 2)
-    both = envelope(found)
+    both = hull_of_predictions(found)
     assert len(found) == 2
     assert both.low == min(item.low for item in found)
     assert both.high == max(item.high for item in found)
-    assert envelope([]) is None
+    assert hull_of_predictions([]) is None
 
 
 def test_a_form_is_left_out_where_it_cannot_be_fitted():
@@ -120,7 +128,7 @@ def small_ladder(**fields):
         }
         for width in (8, 16, 32, 64)
     }
-    told = {
+    declared = {
         "name": "ladder",
         "question": "?",
         "base": RunSpec(model=model, train=TrainSpec(steps=100, warmup_steps=10)),
@@ -130,14 +138,14 @@ def small_ladder(**fields):
         "size_seeds": {"32": 2, "64": 1},
         "held_back": ("64",),
     }
-    return Study(**told | fields)
+    return Study(**declared | fields)
 
 
 EXTRA = {"baseline": 0.01, "baseline+features": 0.0, "position-only": 0.1, "oelm-fast": 0.03, "oelm-freeze": 0.2}
 
 
 def loss_of(run):
-    parameters, _ = place_of(run)
+    parameters, _ = size_of(run)
     wobble = 1e-3 * math.sin(1 + 7 * run.seed + run.model.model_dim + len(run.arm))
     return 1.5 + 5 * parameters**-0.2 + EXTRA[run.arm] + wobble
 
@@ -243,7 +251,7 @@ def test_the_prediction_does_not_look_at_the_held_back_size(ladder, write_run, t
     assert seeing.rests_on == blind.rests_on
 
 
-@pytest.mark.parametrize(("lang", "words"), [("en", "came out"), ("zh", "实际结果")])
+@pytest.mark.parametrize(("lang", "words"), [("en", "measured"), ("zh", "实际结果")])
 def test_the_report_shows_prediction_and_outcome_side_by_side(ladder, write_run, tmp_path, lang, words):
     study, root, last = ladder
     write_run(last, loss_of(last))

@@ -92,7 +92,7 @@ def test_what_is_not_a_number_is_refused(values: list[float]) -> None:
 
 
 @given(some)
-def test_the_mean_lies_inside_and_the_bounds_inside_the_interval(values: list[float]) -> None:
+def test_the_interval_contains_the_bounds_and_the_mean(values: list[float]) -> None:
     assume(max(values) - min(values) > 1e-6)
     found = paired_difference(values)
     assert found.interval is not None

@@ -9,11 +9,11 @@ import pytest
 from oelm.analysis.compare import Comparison, compare
 from oelm.analysis.tuning import sensitivities
 from oelm.errors import IncomparableRuns
-from oelm.record.stages import by_declaration, stage_of
+from oelm.record.stages import index_by_declaration, stage_of
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import NUMERICS, RunSpec, fingerprint
+from oelm.spec.study import Study
 from oelm.spec.train import TrainSpec
-from oelm.study import Study
 
 BEST = {"baseline": 1e-3, "oelm-freeze": 2e-3}
 
@@ -33,7 +33,7 @@ def loss(run: RunSpec) -> float:
 def carried_out(study: Study, make_record: Any, stages: int = 2) -> Comparison:
     found: list[Any] = []
     for _ in range(stages):
-        stage = stage_of(study, by_declaration(found))
+        stage = stage_of(study, index_by_declaration(found))
         done = {fingerprint(record.spec) for record in found}
         found += [record for run in stage.runs if fingerprint((record := make_record(run, loss(run))).spec) not in done]
     return compare(study, [(Path(str(number)), record) for number, record in enumerate(found)])
@@ -109,7 +109,7 @@ def test_a_study_without_any_seed_is_refused() -> None:
         tuned_study(seeds=(), tuned={}, tuning_seeds=())
 
 
-def test_a_tuning_run_counts_once_whatever_copies_and_older_results_lie_beside_it(make_record: Any) -> None:
+def test_a_tuning_run_counts_once_whatever_copies_and_older_results_there_are(make_record: Any) -> None:
     study = tuned_study(seeds=())
     found = [(Path(str(n)), make_record(run, loss(run))) for n, run in enumerate(stage_of(study, {}).tune)]
     older = (Path("older"), make_record(found[0][1].spec, 1.0, numerics=0))

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 
 from oelm.analysis.compare import compare_folder
-from oelm.analysis.why import whys
-from oelm.record.attention import LogitVarianceRecord, write_logit_variance
-from oelm.record.window_losses import WINDOW_LOSSES, TokenLosses, WindowLossesRecord, write_window_losses
-from oelm.study import Study
+from oelm.analysis.regime import explain_differences
+from oelm.record.folder import (
+    WINDOW_LOSSES,
+    LogitVarianceRecord,
+    TokenLosses,
+    WindowLossesRecord,
+    write_logit_variance,
+    write_window_losses,
+)
+from oelm.spec.study import Study
 
 LOSSES = {"baseline": 2.0, "oelm-freeze": 2.1}
 
@@ -32,7 +38,7 @@ def test_losses_and_shares_are_means_over_the_seeds_of_an_arm(study: Study, writ
         write_window_losses(directory, record("test", 1.0 + seed))
         shares = LogitVarianceRecord(tokens=8, content=((1.0,),), position=((1.0 + 2 * seed,),))
         write_logit_variance(directory, shares)
-    (found,) = whys(compare_folder(study, root), [])
+    (found,) = explain_differences(compare_folder(study, root), [])
     assert (found.arm, found.split) == ("oelm-freeze", "test")
     assert found.repeats == pytest.approx((3 + 2.0) / 4)
     assert found.others == pytest.approx(23 / 8)
@@ -49,7 +55,7 @@ def test_differences_are_paired_by_seed_and_by_position(study: Study, write_stud
         write_window_losses(other, record("test", 10.0 * seed))  # seeds differ far more than arms
         if seed < 2:  # a seed that one of them lacks must not move the difference
             write_window_losses(own, record("test", 10.0 * seed + 0.4))
-    reference, frozen = whys(compare_folder(study, root), [])
+    reference, frozen = explain_differences(compare_folder(study, root), [])
     assert (reference.repeats_difference, reference.position_differences) == (None, ())
     assert frozen.repeats_difference == pytest.approx(0.1)
     assert frozen.others_difference == pytest.approx(0.0)
@@ -66,6 +72,6 @@ def test_runs_of_different_splits_are_not_averaged_and_a_damaged_file_is_reporte
     write_window_losses(runs[1], record("test", 1.0))
     (runs[2] / WINDOW_LOSSES).write_text("{")
     complaints: list[str] = []
-    (found,) = whys(compare_folder(study, root), complaints)
+    (found,) = explain_differences(compare_folder(study, root), complaints)
     assert (found.split, found.repeats) == ("test", 1.0)
     assert len(complaints) == 1

@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import oelm
-from oelm.bench.ceiling import removed_work, take_away
-from oelm.models.cost import training_cost
+from oelm.bench.methods import remove_work, removed_work
+from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
 from oelm.spec.model import GPT_SIZES
 
@@ -22,7 +22,7 @@ def made(method):
 
 def ceiling_of(arm, reference="baseline"):
     model = made(reference)
-    take_away(model, removed_work(model, made(arm)))
+    remove_work(model, removed_work(model, made(arm)))
     return model
 
 

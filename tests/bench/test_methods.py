@@ -15,9 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oelm.bench import methods
-from oelm.bench.methods import LEAST_BLOCKS, MethodsBench, bench_methods, main, memory_saving, saving, summary
+from oelm.bench.methods import (
+    LEAST_BLOCKS,
+    MethodsBench,
+    bench_methods,
+    estimate_memory_saving,
+    estimate_saving,
+    summarise_methods,
+)
+from oelm.cli import dispatch
 from oelm.errors import BadShape, InvalidSpec, UnknownName
-from oelm.models.cost import training_cost
+from oelm.models.flops import training_cost
 
 CEILING = "ceiling of oelm-freeze"
 
@@ -37,7 +45,7 @@ def concluded(arm, ceiling, noise=0.001, blocks=6):
     seconds = {"baseline": 1.0, "oelm-freeze": arm, CEILING: ceiling}
     turns = [simulated(draw, seconds, noise) for _ in range(blocks)]
     shares = {"baseline": 0.0, "oelm-freeze": 0.022}
-    return summary(turns, shares, {"baseline": None, "oelm-freeze": CEILING})["oelm-freeze"]
+    return summarise_methods(turns, shares, {"baseline": None, "oelm-freeze": CEILING})["oelm-freeze"]
 
 
 @pytest.mark.parametrize(
@@ -55,12 +63,12 @@ def test_the_saving_of_memory_has_an_interval_over_blocks():
     blocks = [[{"baseline": {"peak_bytes": 50.0}, "oelm-freeze": {"peak_bytes": 50.0}},
                {"baseline": {"peak_bytes": 100.0}, "oelm-freeze": {"peak_bytes": 100.0 * (1 - saved)}}]
               for saved in (0.03, 0.04, 0.05)]  # fmt: skip
-    found = memory_saving(blocks, "baseline", "oelm-freeze")
+    found = estimate_memory_saving(blocks, "baseline", "oelm-freeze")
     low, high = found["memory_saving_interval"]
     assert found["memory_saving"] == pytest.approx(0.04)
     assert low == pytest.approx(0.04 - 4.3027 * 0.01 / math.sqrt(3), abs=1e-5)
     assert high == pytest.approx(0.04 + 4.3027 * 0.01 / math.sqrt(3), abs=1e-5)
-    assert memory_saving(blocks[:1], "baseline", "oelm-freeze")["memory_saving_interval"] is None
+    assert estimate_memory_saving(blocks[:1], "baseline", "oelm-freeze")["memory_saving_interval"] is None
 
 
 def test_one_block_decides_nothing():
@@ -68,10 +76,12 @@ def test_one_block_decides_nothing():
     assert (found["saving_interval"], found["half_width"], found["explained"]) == (None, None, None)
 
 
-def test_an_arm_that_removes_nothing_has_a_ceiling_of_nought():
+def test_an_arm_that_removes_nothing_has_a_ceiling_of_zero():
     draw = random.Random(1)
     turns = [simulated(draw, {"baseline": 1.0, "baseline-shift": 0.9}, 0.001) for _ in range(5)]
-    found = summary(turns, {"baseline": 0.0, "baseline-shift": 0.0}, {"baseline": None, "baseline-shift": None})
+    found = summarise_methods(
+        turns, {"baseline": 0.0, "baseline-shift": 0.0}, {"baseline": None, "baseline-shift": None}
+    )
     assert found["baseline-shift"]["ceiling"] == 0
     assert found["baseline-shift"]["explained"] is False
     assert "saving" not in found["baseline"]
@@ -82,7 +92,7 @@ def test_an_arm_that_removes_nothing_has_a_ceiling_of_nought():
 def test_what_meets_all_in_a_turn_never_touches_the_saving(seed, ratio, drift):
     draw = random.Random(seed)
     turns = [simulated(draw, {"a": 2.0, "b": 2.0 * ratio}, 0.0, drift) for _ in range(4)]
-    found = saving(turns, "a", "b")
+    found = estimate_saving(turns, "a", "b")
     assert found["saving"] == pytest.approx(1 - ratio)
     assert found["half_width"] == pytest.approx(0, abs=1e-9)
 
@@ -91,7 +101,7 @@ def test_intervals_cover_the_true_saving_about_as_often_as_they_say():
     draw, covered = random.Random(7), 0
     for _ in range(400):
         turns = [simulated(draw, {"a": 1.0, "b": 0.95}, 0.03, turns=3) for _ in range(6)]
-        low, high = saving(turns, "a", "b")["saving_interval"]
+        low, high = estimate_saving(turns, "a", "b")["saving_interval"]
         covered += low <= 0.05 <= high
     assert 0.92 <= covered / 400 <= 0.98
 
@@ -115,7 +125,7 @@ def test_blocks_go_on_until_the_saving_is_known_or_they_are_used_up(monkeypatch,
 
 def test_a_real_block_reports_every_arm(capsys):
     words = "--arms baseline,oelm-slice --size nano --batch 2 --length 16 --blocks 1 --steps 2 --json"
-    assert main(words.split()) == 0
+    assert dispatch(["bench", "methods", *words.split()]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert result["batch"] == [2, 16]
@@ -132,7 +142,7 @@ def test_a_real_block_reports_every_arm(capsys):
     ("size", "labels"), [("nano", None), ("gpt2-tiny", None), ("bert-tiny", 3), ("llama-tiny", None)]
 )
 def test_a_ceiling_takes_away_from_any_family_what_the_arm_does_not_do(size, labels):
-    from oelm.bench.ceiling import removed_work, take_away
+    from oelm.bench.methods import remove_work, removed_work
 
     bench = MethodsBench(size=size, labels=labels, length=16, batch=2)
     reference, frozen, sliced, again = (
@@ -142,7 +152,7 @@ def test_a_ceiling_takes_away_from_any_family_what_the_arm_does_not_do(size, lab
     removed = removed_work(reference, sliced)
     assert removed.products == removed.constants == removed_work(reference, frozen).constants
     assert {name.rpartition(".")[2][0] for name in removed.products} <= {"q", "k"}
-    take_away(reference, removed)
+    remove_work(reference, removed)
     numbers = torch.randint(0, 1 << 30, (2, 17))
     methods._loss(bench, reference)(numbers).backward()
     trained = {name for name, p in reference.named_parameters() if p.grad is not None}
@@ -160,13 +170,13 @@ def test_a_ceiling_takes_away_from_any_family_what_the_arm_does_not_do(size, lab
         ({"size": "nano", "labels": 3}, InvalidSpec, "--labels is for Hugging Face models"),
         ({"arms": "baseline,baseline"}, InvalidSpec, "each once"),
         ({"arms": "baseline,oelm-freez"}, UnknownName, "oelm-freeze"),
-        ({"arms": "baseline,oelm-every:2"}, InvalidSpec, "changes what trains on the way"),
+        ({"arms": "baseline,oelm-every:2"}, InvalidSpec, "changes what trains during training"),
         ({"steps": 0}, InvalidSpec, "above 0"),
         ({"size": "nono"}, UnknownName, "nano"),
         ({"size": "nano", "length": 33}, BadShape, "context of 32"),
     ],
 )
-def test_what_cannot_be_measured_is_told_before_anything_starts(fields, error, words):
+def test_an_impossible_measurement_is_refused_before_anything_starts(fields, error, words):
     with pytest.raises(error, match=words):
         bench_methods(MethodsBench(**fields))
 

@@ -1,4 +1,4 @@
-"""The measurement measures."""
+"""The benchmark of `oelm prepare`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from oelm.bench.prepare import main
+from oelm.cli import dispatch
 
 
 def test_preparation_is_measured_against_bare_tiktoken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--megabytes", "1", "--rounds", "1", "--json"]) == 0
+    assert dispatch(["bench", "prepare", "--megabytes", "1", "--rounds", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ratio_to_bare"] == pytest.approx(
         found["ours_megabytes_per_second"] / found["bare_megabytes_per_second"], rel=0.02

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from oelm.bench.report import main
+from oelm.bench.report import ReportBench, bench_report
+from oelm.cli import dispatch
 from oelm.errors import BadRecord, UsageError
 
 MACHINE = {
@@ -39,7 +40,7 @@ def rendered(tmp_path, **results):
     folder.mkdir()
     for name, result in results.items():
         (folder / f"{name}.json").write_text(json.dumps(result))
-    main(["--results", str(folder), "--out", str(tmp_path / "performance.md")])
+    assert dispatch(["bench", "report", "--results", str(folder), "--out", str(tmp_path)]) == 0
     return (tmp_path / "performance.md").read_text()
 
 
@@ -64,13 +65,16 @@ def test_the_chart_is_the_same_bytes_every_time(tmp_path):
     rendered(tmp_path, step=STEP, growth=GROWTH)
     path = tmp_path / "performance/performance.svg"
     before = path.read_bytes()
-    main(["--results", str(path.parent), "--out", str(tmp_path / "performance.md")])
+    assert dispatch(["bench", "report", "--results", str(path.parent), "--out", str(tmp_path)]) == 0
     assert path.read_bytes() == before
 
 
 def test_no_results_and_broken_ones_are_reported(tmp_path):
     with pytest.raises(UsageError, match="make bench"):
-        main(["--results", str(tmp_path), "--out", str(tmp_path / "page.md")])
+        bench_report(ReportBench(results=tmp_path, out=tmp_path))
+    (tmp_path / "step-fp32.json").write_text('{"bench": "growth"}')
+    with pytest.raises(BadRecord, match="step-fp32.json is not a result of `oelm bench step"):
+        bench_report(ReportBench(results=tmp_path, out=tmp_path))
     (tmp_path / "step-fp32.json").write_text("{")
     with pytest.raises(BadRecord, match="step-fp32.json is not whole JSON"):
-        main(["--results", str(tmp_path), "--out", str(tmp_path / "page.md")])
+        bench_report(ReportBench(results=tmp_path, out=tmp_path))

@@ -6,11 +6,17 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from oelm.bench.floor import bare_products
-from oelm.bench.nanogpt_style import NanoGPTStyle
-from oelm.bench.step import OPPONENTS, StepBench, bench_step, main, summary
+from oelm.bench.step import (
+    OPPONENTS,
+    NanoGPTStyle,
+    StepBench,
+    bare_products,
+    bench_step,
+    summarise_step,
+)
+from oelm.cli import dispatch
 from oelm.errors import InvalidSpec, RunFailed, UnknownName
-from oelm.models.cost import training_cost
+from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
 from oelm.spec.model import named_size
 
@@ -18,7 +24,7 @@ from oelm.spec.model import named_size
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_side_starts_from_the_same_weights_and_has_the_same_losses(capsys, precision):
     words = ["--size", "nano", "--blocks", "1", "--precision", precision, "--against", ",".join(OPPONENTS), "--json"]
-    assert main(words) == 0
+    assert dispatch(["bench", "step", *words]) == 0
     result = json.loads(capsys.readouterr().out)
     assert set(result["sides"]) == {"oelm", *OPPONENTS}
     assert len(set(result["sides"]["oelm"]["losses"])) == 4
@@ -62,7 +68,7 @@ def taken(ours, theirs, peak):
 def test_ratios_are_theirs_over_ours_within_a_turn_whatever_the_machine_did():
     bench = StepBench(size="nano", against="transformers,floor")
     blocks = [[taken(1.0, 1.2, 200.0), taken(10.0, 12.0, 200.0)], [taken(3.0, 3.6, 400.0), taken(1.0, 1.2, 400.0)]]
-    found = summary(bench, blocks)["against"]
+    found = summarise_step(bench, blocks)["against"]
     assert found["transformers"]["time"] == pytest.approx(1.2)
     assert found["transformers"]["time_interval"] == pytest.approx([1.2, 1.2])
     assert found["transformers"]["wall"] == pytest.approx(0.6)

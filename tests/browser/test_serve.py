@@ -16,14 +16,23 @@ from urllib.parse import urlencode
 import pytest
 import uvicorn
 
-from oelm.cli.serve import listen, url
-from oelm.record.attention import AttentionRecord, append_attention
-from oelm.record.environment import commit_of
-from oelm.record.schema import MetricRecord
-from oelm.record.store import METRICS, RECORD, read_record, run_directory, write_record, write_study
-from oelm.report.page import write_report
-from oelm.report.server.app import application
-from oelm.study import Study
+from oelm.cli.serve import address_to_open, listen
+from oelm.record.folder import (
+    METRICS,
+    RECORD,
+    AttentionRecord,
+    NotesRecord,
+    RunFolder,
+    append_attention,
+    read_record,
+    run_directory,
+    write_record,
+    write_study,
+)
+from oelm.record.record import MetricRecord, commit_of
+from oelm.report.write import write_report
+from oelm.server.app import create_app
+from oelm.spec.study import Study
 
 pytestmark = pytest.mark.browser
 HOSTILE = '"><img src=x onerror=document.title="gone"><script>document.title="gone"</script>'
@@ -84,7 +93,7 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
     (tmp_path / "runs").mkdir(exist_ok=True)
     listening = listen("127.0.0.1", 0)
     server = uvicorn.Server(
-        uvicorn.Config(application(tmp_path / "runs"), log_level="warning", lifespan="off", ws="none")
+        uvicorn.Config(create_app(tmp_path / "runs"), log_level="warning", lifespan="off", ws="none")
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -94,10 +103,10 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
     def open_page(path: str = "/", width: int = 1280, **options: Any) -> Any:
         contexts.append(chromium.new_context(viewport={"width": width, "height": 844}, **options))
         page = contexts[-1].new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(120_000)  # a loaded machine takes a while
         page.on("console", lambda message: complaints.extend([message.text] if message.type == "error" else []))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(url(listening, "127.0.0.1").rstrip("/") + path)
+        page.goto(address_to_open(listening, "127.0.0.1").rstrip("/") + path)
         return page
 
     yield open_page
@@ -122,7 +131,7 @@ def at(page: str, *runs: str, **more: str) -> str:
 
 def until(page: Any, condition: str) -> None:
     """Wait for a condition. Playwright's own waiting evaluates text in the page, which the page's policy forbids."""
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 120
     while not page.evaluate(condition):
         assert time.monotonic() < ends, condition
         page.wait_for_timeout(100)
@@ -212,8 +221,8 @@ def test_a_curve_is_zoomed_by_dragging_read_by_hovering_and_hidden_by_its_name(o
     whole = ticks()
     box = page.locator("svg.plot").bounding_box()
     page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 120)
-    assert page.locator(".told").is_visible()
-    assert page.locator(".told b").count() == 3
+    assert page.locator(".tooltip").is_visible()
+    assert page.locator(".tooltip b").count() == 3
     page.mouse.down()
     page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 120, steps=4)
     page.mouse.up()
@@ -235,7 +244,7 @@ def test_a_curve_is_zoomed_and_read_by_keys_alone(opened: Open, runs: Path) -> N
     page.wait_for_selector("path.line[data-run]")
     page.locator("svg.plot").focus()
     page.keyboard.press("ArrowRight")
-    assert "step 52" in page.inner_text(".told")
+    assert "step 52" in page.inner_text(".tooltip")
     page.keyboard.press("+")
     assert page.locator("#reset").is_visible()
     page.keyboard.press("0")
@@ -348,3 +357,107 @@ def test_a_server_that_ended_is_told(opened: Open, runs: Path) -> None:
     assert "the folder is gone" in page.inner_text("#notice")
     page.unroute("**/api/**")
     until(page, "document.querySelector('#notice').hidden")
+
+
+@pytest.fixture
+def tuning(tmp_path: Path, tuned_study: Any, make_record: Any) -> Path:
+    """A tuning stage of two arms and three learning rates; one run is there twice, one has notes, one is hidden."""
+    study = tuned_study()
+    root = tmp_path / "runs" / study.name
+    write_study(root, study)
+    for arm in study.arms:
+        for rate in study.tuned["train.learning_rate"]:
+            run = study.base.model_copy(update={"seed": 100, "arm": arm.name, "method": arm.method})
+            run = run.model_copy(update={"train": run.train.model_copy(update={"learning_rate": rate})})
+            directory = root / f"{arm.name}-{rate}"
+            write_record(directory, make_record(run, 1.4 + rate))
+            with (directory / METRICS).open("w") as file:
+                for step in range(1, 60):
+                    metric = MetricRecord(
+                        kind="train", step=step, loss=2 + step % 2, seconds=step / 5, processor_seconds=step / 4,
+                        learning_rate=rate * step / 60, tokens_per_second=1000.0 + step,
+                    )  # fmt: skip
+                    file.write(metric.model_dump_json(exclude_none=True) + "\n")
+    later = read_record(root / "baseline-0.001").model_copy(update={"started": "2026-01-02T00:00:00+00:00"})
+    write_record(root / "again", later)
+    RunFolder(root / "baseline-0.004").write_notes(NotesRecord(text="<b>good</b>", tags=("paper",)))
+    RunFolder(root / "oelm-freeze-0.004").write_notes(NotesRecord(hidden=True))
+    return root
+
+
+def test_runs_of_a_tuning_stage_are_told_apart_and_filtered_by_any_field(opened: Open, tuning: Path) -> None:
+    page = opened()
+    page.wait_for_selector("#runs tbody tr")
+    tried = page.locator("#runs td.tried").all_inner_texts()
+    assert sorted(tried) == sorted([f"learning rate {rate}" for rate in (0.001, 0.002, 0.004, 0.001, 0.002)])
+    page.fill("#filter", "learning_rate:2e-3")
+    assert page.locator("#runs td.tried").all_inner_texts() == ["learning rate 0.002"] * 2
+    page.fill("#filter", "corpus:stories train.learning_rate:0.002 -freeze")
+    assert names(page) == ["baseline"]
+    page.fill("#filter", "corpus:kjv")
+    assert page.locator("#empty").is_visible()
+    page.fill("#filter", "tag:paper")
+    assert names(page) == ["baseline"]
+    assert "<b>good</b>" in page.inner_text("#runs")
+    assert page.locator("#runs td.test_perplexity").all_inner_texts() == ["–"], "a run that tunes"
+
+
+def test_superseded_and_hidden_runs_are_apart(opened: Open, tuning: Path) -> None:
+    page = opened()
+    page.wait_for_selector("#runs tbody tr")
+    assert page.locator("#runs tbody tr").count() == 5
+    assert "2" in page.inner_text("#apart-count")
+    page.check("#apart")
+    assert page.locator("#runs tbody tr").count() == 7
+    assert page.locator("#runs tr.apart", has_text="superseded").get_attribute("data-id") == "tuned/again"
+    page.reload()
+    until(page, "document.querySelectorAll('#runs tbody tr').length === 7")
+
+
+def test_columns_are_chosen_and_the_shown_rows_saved_as_csv(opened: Open, tuning: Path) -> None:
+    page = opened()
+    page.wait_for_selector("#runs tbody tr")
+    page.click(".columns summary")
+    page.check("[data-column=learning_rate]")
+    page.uncheck("[data-column=seed]")
+    assert page.locator("#runs thead th.seed").count() == 0
+    assert min(page.locator("#runs td.learning_rate").all_inner_texts()) == "0.001"
+    page.fill("#filter", "tag:paper")
+    with page.expect_download() as download:
+        page.click("#csv")
+    head, line, *rest = Path(download.value.path()).read_text().splitlines()
+    assert rest == []
+    assert "learning rate" in head
+    assert "seed" not in head.split(",")
+    assert line.startswith("tuned/baseline-0.004,baseline,")
+    assert line.endswith("paper,<b>good</b>")
+    page.reload()
+    page.wait_for_selector("#runs thead th.learning_rate")
+
+
+def test_curves_show_other_measures_and_are_smoothed(opened: Open, tuning: Path) -> None:
+    page = opened(at("compare", "tuned/baseline-0.001", "tuned/baseline-0.002"))
+    page.wait_for_selector(".legend button")
+    assert page.locator(".legend button").all_inner_texts() == [
+        f"baseline, seed 100, learning rate {rate}" for rate in (0.001, 0.002)
+    ]
+    until(page, "document.querySelector('.controls select').options.length === 4")  # no accuracy here
+    measure, smoothing = page.locator(".controls select").nth(0), page.locator(".controls select").nth(1)
+    measure.select_option("learning_rate")
+    page.wait_for_selector("path.line.train[data-run]")
+    assert "learning rate" in page.text_content("svg.plot")
+    measure.select_option("cores")
+    assert "cores in use" in page.text_content("svg.plot")
+    measure.select_option("loss")
+    page.get_by_label("training", exact=True).check()
+    rough = page.locator("path.line.train[data-run]").first.get_attribute("d")
+    smoothing.select_option("0.9")
+    smooth = page.locator("path.line.train[data-run]").first.get_attribute("d")
+
+    def spread(path: str) -> float:
+        heights = [float(pair.split(",")[1]) for pair in re.split("[ML]", path)[30:] if "," in pair]
+        return max(heights) - min(heights)
+
+    assert spread(smooth) < spread(rough) / 2
+    assert "test" not in page.inner_text("#finals tbody")
+    assert page.locator("#finals thead th", has_text="test loss").count() == 0

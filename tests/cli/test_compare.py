@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from oelm.cli import dispatch
-from oelm.record.stages import by_declaration, stage_of
-from oelm.record.store import find_records, write_study
-from oelm.study import Study
+from oelm.record.folder import find_records, write_study
+from oelm.record.stages import index_by_declaration, stage_of
+from oelm.spec.study import Study
 
-path = Path(__file__).parents[1] / "analysis" / "published_records.py"
+path = Path(__file__).parents[1] / "published" / "published_records.py"
 loaded = importlib.util.spec_from_file_location("published_records", path)
 assert loaded is not None
 assert loaded.loader is not None
@@ -76,9 +76,9 @@ def test_a_study_and_single_runs_can_be_compared(study: Study, write_run: Any, t
     assert "oelm-freeze" in out
     declared = tmp_path / "study.py"
     declared.write_text(
-        f"from oelm.study import Study\nstudy = Study.model_validate_json({study.model_dump_json()!r})\n"
+        f"from oelm.spec.study import Study\nstudy = Study.model_validate_json({study.model_dump_json()!r})\n"
     )
-    code, out, _ = called(capsys, declared, "--out", tmp_path / "runs", "--json")
+    code, out, _ = called(capsys, declared, "--runs", tmp_path / "runs", "--json")
     assert code == 0
     (comparison,) = json.loads(out)["comparisons"]
     assert comparison["arms"][1]["seeds"] == [0, 1, 2]
@@ -91,7 +91,7 @@ def test_the_folder_of_a_tuned_study_is_compared_as_the_study_declares(
     for run in stage_of(study, {}).tune:
         write_run(run, 1.5 + abs(run.train.learning_rate - 2e-3))
     found, _ = find_records(tmp_path / "runs")
-    for run in stage_of(study, by_declaration(record for _, record in found)).confirm:
+    for run in stage_of(study, index_by_declaration(record for _, record in found)).confirm:
         write_run(run, 1.4 + 0.1 * (run.arm != "baseline") + 0.001 * run.seed * len(run.arm))
     code, _, err = called(capsys, tmp_path / "runs")
     assert (code, "train.learning_rate" in err) == (2, True)
@@ -103,7 +103,7 @@ def test_the_folder_of_a_tuned_study_is_compared_as_the_study_declares(
     assert [arm["seeds"] for arm in comparison["arms"]] == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_bad_requests_are_told_in_words(tmp_path: Path, study: Study, write_run: Any, capsys: Any) -> None:
+def test_bad_requests_are_refused_with_the_reason(tmp_path: Path, study: Study, write_run: Any, capsys: Any) -> None:
     code, _, err = called(capsys, tmp_path / "nowhere")
     assert (code, "no such folder" in err) == (2, True)
     directory = write_run(study.runs()[0])
@@ -134,3 +134,20 @@ def test_a_screen_is_shown_as_it_ranks(tuned_study: Any, write_run: Any, tmp_pat
     assert code == 0
     assert "1.5100" in out
     assert "+10.5 %" in out, "the distance of the best settings"
+
+
+def test_another_torch_another_processor_and_uncommitted_code_are_mentioned(
+    tmp_path: Path, study: Study, write_run: Any, make_record: Any, capsys: Any
+) -> None:
+    first, *others = study.runs()
+    environment = make_record(first).environment
+    changed = {"torch": "2.14.0", "device": "Another processor", "dirty": True}
+    write_run(first, environment=environment.model_copy(update=changed))
+    for run in others:
+        write_run(run)
+    write_study(tmp_path / "runs", study)
+    _, out, _ = called(capsys, tmp_path / "runs")
+    said = " ".join(out.split())
+    assert "2 versions of torch (2.13.0, 2.14.0)" in said
+    assert "2 kinds of CPU or GPU (A processor, Another processor)" in said
+    assert "1 of 6 runs ran code with uncommitted changes" in said

@@ -48,10 +48,10 @@ def test_people_get_parts_bytes_and_the_share(capsys):
         (["nano", "--length", "33"], "context of 32"),
         (["nano", "--batch", "0"], "at least 1"),
         (["bert-tiny", "--length", "600"], "within its positions"),
-        (["bert-base", "--labels", "0"], "head of 0 labels"),
-        (["bert-tiny", "--labels", "-3"], "head of -3 labels"),
+        (["bert-base", "--labels", "0"], "labels=0 was given"),
+        (["bert-tiny", "--labels", "-3"], "labels=-3 was given"),
     ],
 )
-def test_bad_input_is_told_in_words(capsys, argv, words):
+def test_bad_input_is_refused_with_the_reason(capsys, argv, words):
     assert dispatch(["cost", *argv]) == 2
     assert words in capsys.readouterr().err

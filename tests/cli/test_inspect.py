@@ -52,11 +52,11 @@ def test_our_own_sizes_never_import_transformers():
         (["nano", "--method", "oelm-freez"], "Did you mean 'oelm-freeze'"),
         (["no/such-model-anywhere-at-all"], "could not be read"),
         (["nano", "--method", "oelm-partial:7"], "has 2 layers"),
-        (["mini", "--labels", "0"], "head of 0 labels"),
-        (["mini", "--labels", "-1"], "head of -1 labels"),
+        (["mini", "--labels", "0"], "labels=0 was given"),
+        (["mini", "--labels", "-1"], "labels=-1 was given"),
     ],
 )
-def test_bad_input_is_told_in_words(capsys, monkeypatch, argv, words):
+def test_bad_input_is_refused_with_the_reason(capsys, monkeypatch, argv, words):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert dispatch(["inspect", *argv]) == 2
     assert words in capsys.readouterr().err

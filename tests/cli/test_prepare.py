@@ -27,17 +27,17 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_corpus_goes_to_the_published_place(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verb.main(["tinystories", "--from", str(source)]) == 0
+    assert verb.prepare_command(["tinystories", "--from", str(source)]) == 0
     assert open_tokens(Path("data/tinystories")).num_tokens("train") > 0
     shown = capsys.readouterr().out
     assert "data/tinystories: tinystories, documents are stories, one in 20 drawn for val and test" in shown
-    assert verb.main(["tinystories", "--from", str(source)]) == 0
+    assert verb.prepare_command(["tinystories", "--from", str(source)]) == 0
     assert "already prepared; nothing to do" in capsys.readouterr().err
 
 
 def test_json_is_all_of_standard_output(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--out", "there", "--vocab-size", "258", "--documents", "lines", "--seed", "3", "--tokens", "100"]
-    assert verb.main(["mine", "--from", str(source), *flags, "--json"]) == 0
+    assert verb.prepare_command(["mine", "--from", str(source), *flags, "--json"]) == 0
     stated = json.loads(capsys.readouterr().out)
     assert (stated["directory"], stated["documents"]) == ("there", "lines")
     assert stated["request"]["seed"] == 3
@@ -45,25 +45,24 @@ def test_json_is_all_of_standard_output(source: Path, capsys: pytest.CaptureFixt
     assert set(stated["splits"]) == {"train", "val", "test"}
 
 
-def test_wishes_that_cannot_be_are_errors_with_exit_code_2(source: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r"--vocab-size 10 cannot be"):
-        verb.main(["stories", "--vocab-size", "10"])
-    with pytest.raises(InvalidSpec, match=r"recall:999 cannot be: 'recall:999' is no probe"):
-        verb.main(["recall:999"])
-    with pytest.raises(InvalidSpec, match=r"such a task cannot be prepared: seed: "):
-        verb.main(["--task", "sst2", "--seed", "-1"])
+def test_impossible_requests_are_refused_and_write_nothing(source: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"--vocab-size must be at least 257, found 10"):
+        verb.prepare_command(["stories", "--vocab-size", "10"])
+    with pytest.raises(InvalidSpec, match=r"'recall:999' is .*probe"):
+        verb.prepare_command(["recall:999"])
+    with pytest.raises(InvalidSpec, match=r"--seed must be at least 0, found -1"):
+        verb.prepare_command(["--task", "sst2", "--seed", "-1"])
     with pytest.raises(UsageError, match="Give one of them"):
-        verb.main(["stories", "--vocab-size", "300", "--vocabulary", str(source.parent)])
+        verb.prepare_command(["stories", "--vocab-size", "300", "--vocabulary", str(source.parent)])
     with pytest.raises(UnknownName, match="Did you mean 'openwebtext'"):
-        verb.main(["openwebtex"])
-    with pytest.raises(SystemExit) as caught:
-        verb.main(["stories", "--tokens", "many"])
-    assert caught.value.code == 2
+        verb.prepare_command(["openwebtex"])
+    with pytest.raises(UsageError, match="--tokens: 'many' is not a whole number"):
+        verb.prepare_command(["stories", "--tokens", "many"])
     assert not Path("data").exists()
 
 
 def test_control_c_leaves_work_that_the_same_command_continues(source: Path) -> None:
-    program = "import sys; from oelm.cli.prepare import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from oelm.cli.prepare import prepare_command; sys.exit(prepare_command(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "stories", "--tokens", "300000000"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     journal = Path("data/stories-300000000/.preparing/journal.json")
@@ -78,17 +77,17 @@ def test_control_c_leaves_work_that_the_same_command_continues(source: Path) -> 
     assert not Path("data/stories-300000000/meta.json").exists()
 
 
-@pytest.mark.parametrize("watcher", [verb.Bar, verb.Lines])
+@pytest.mark.parametrize("watcher", [verb.ProgressBar, verb.ProgressLines])
 def test_progress_shows_tokens_speed_and_time_left(
-    watcher: type[verb.Bar | verb.Lines], monkeypatch: pytest.MonkeyPatch
+    watcher: type[verb.ProgressBar | verb.ProgressLines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verb, "_LINE_SECONDS", 0.0)
-    console = Console(record=True, force_terminal=watcher is verb.Bar, width=120)
+    console = Console(record=True, force_terminal=watcher is verb.ProgressBar, width=120)
     shown = watcher(console)
     shown.begin("tokenising", 100, 10)
     time.sleep(0.02)
     shown.update(60, 5000)
-    if isinstance(shown, verb.Bar):
+    if isinstance(shown, verb.ProgressBar):
         assert shown._bar is not None
         shown._bar.refresh()
     shown.end()
@@ -96,4 +95,4 @@ def test_progress_shows_tokens_speed_and_time_left(
     text = console.export_text()
     assert "5,000 tokens" in text
     assert "60" in text
-    assert ("M/s" if watcher is verb.Bar else "s left") in text
+    assert ("M/s" if watcher is verb.ProgressBar else "s left") in text

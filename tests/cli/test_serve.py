@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from oelm.cli import dispatch
-from oelm.cli.serve import listen, url
+from oelm.cli.serve import address_to_open, listen
 from oelm.errors import UsageError
+from oelm.record.folder import find_records
 from oelm.record.keep import keep_archived
-from oelm.record.store import find_records
-from oelm.study import Study
+from oelm.spec.study import Study
 
 
 @contextmanager
@@ -66,20 +66,20 @@ def test_a_host_that_others_reach_is_warned_about(tmp_path: Path) -> None:
         assert "There is no password" in errors
 
 
-def test_a_taken_port_is_told_with_one_to_try() -> None:
+def test_the_error_for_a_port_in_use_suggests_another() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=rf"port {port} is taken.*--port {port + 1}, or --port 0"):
+        with pytest.raises(UsageError, match=rf"port {port} is in use.*--port {port + 1}, or --port 0"):
             listen("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("203.0.113.7", 0), ("127.0.0.1", 70_000)])
-def test_an_address_that_is_not_ours_is_told(host: str, port: int) -> None:
+def test_an_address_of_another_machine_is_refused(host: str, port: int) -> None:
     with pytest.raises(UsageError, match="cannot listen on"):
         listen(host, port)
 
 
-def test_a_missing_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["serve", str(tmp_path / "none")]) == 2
     assert "there is no folder" in capsys.readouterr().err
 
@@ -91,4 +91,4 @@ def test_an_address_of_ipv6_is_written_in_brackets() -> None:
     except UsageError:
         pytest.skip("this machine has no ::1")
     with listening:
-        assert url(listening, "::1").startswith("http://[::1]:")
+        assert address_to_open(listening, "::1").startswith("http://[::1]:")

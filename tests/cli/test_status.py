@@ -8,11 +8,11 @@ import time
 import pytest
 
 from oelm.cli import dispatch
-from oelm.cli.logs import main as logs
+from oelm.cli.status import logs_command as logs
 from oelm.errors import UsageError
-from oelm.record.store import find_records
-from oelm.runner.claim import claimed
-from oelm.study import load_study
+from oelm.record.folder import find_records
+from oelm.runs.lock import hold_lock
+from oelm.spec.study import load_study
 
 STUDY = """
 from pathlib import Path
@@ -49,15 +49,15 @@ def test_a_running_study_is_seen_followed_and_cancelled_from_elsewhere(tmp_path,
         while not (now["state"] == "running" and now["step"]) if "state" in now else True:
             assert time.monotonic() < deadline
             assert runner.poll() is None, runner.stdout.read()
-            (now,) = json.loads(oelm("status", study, "--out", out, "--json").stdout)["runs"]
+            (now,) = json.loads(oelm("status", study, "--runs", out, "--json").stdout)["runs"]
         assert now["device"] == "cpu"
         assert now["steps"] == 200000
         follower = subprocess.Popen(
-            [sys.executable, "-m", "oelm", "logs", "baseline", "--out", out, "--follow"],
+            [sys.executable, "-m", "oelm", "logs", "baseline", "--runs", out, "--follow"],
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert "asked process" in oelm("cancel", study, "--out", out).stdout
+        assert "asked process" in oelm("cancel", study, "--runs", out).stdout
         output, _ = runner.communicate(timeout=150)
         assert runner.returncode == 1, output
         assert follower.wait(timeout=30) == 0, "following ends with the run"
@@ -65,7 +65,7 @@ def test_a_running_study_is_seen_followed_and_cancelled_from_elsewhere(tmp_path,
         assert record.status == "interrupted"
     finally:
         runner.kill()
-    assert "nothing of this study is at work" in oelm("cancel", study, "--out", out).stdout
+    assert "No run of this study is running" in oelm("cancel", study, "--runs", out).stdout
 
 
 def test_status_for_people_names_every_run_and_what_is_wrong_with_it(study, tmp_path, write_run, capsys, monkeypatch):
@@ -78,7 +78,7 @@ def test_status_for_people_names_every_run_and_what_is_wrong_with_it(study, tmp_
         "study = Study(name='runs', question='?', arms=('baseline', 'oelm-freeze'), seeds=(0, 1, 2),"
         " base=RunSpec(model=named_size('nano'), train=TrainSpec(steps=100, warmup_steps=10)))\n"
     )
-    assert dispatch(["status", str(path), "--out", str(tmp_path)]) == 0
+    assert dispatch(["status", str(path), "--runs", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "1/6, 16 %" in text
     assert "complete" in text
@@ -86,27 +86,27 @@ def test_status_for_people_names_every_run_and_what_is_wrong_with_it(study, tmp_
 
 
 def test_status_does_not_pay_for_torch(tmp_path):
-    code = "import sys, oelm.cli.status, oelm.runner.queue, oelm.runner.display; print('torch' in sys.modules)"
+    code = "import sys, oelm.cli.status, oelm.runs.board, oelm.runs.display; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_logs_are_found_by_part_of_a_name_and_ambiguity_is_told(study, tmp_path, write_run, capsys):
+def test_logs_are_found_by_part_of_a_name_and_ambiguity_is_refused(study, tmp_path, write_run, capsys):
     first, second = (write_run(run) for run in study.runs()[:2])
     (first / "training.log").write_text("step 1\nstep 2\n")
-    assert logs(["baseline-seed0", "--out", str(tmp_path)]) == 0
+    assert logs(["baseline-seed0", "--runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "step 1\nstep 2\n"
     with pytest.raises(UsageError, match="2 runs"):
-        logs(["seed0", "--out", str(tmp_path)])
+        logs(["seed0", "--runs", str(tmp_path)])
     with pytest.raises(UsageError, match="no run"):
-        logs(["nobody", "--out", str(tmp_path)])
-    with pytest.raises(UsageError, match="has not said anything"):
+        logs(["nobody", "--runs", str(tmp_path)])
+    with pytest.raises(UsageError, match="has no training.log yet"):
         logs([str(second), "--follow"])
 
 
 def test_following_stops_when_the_holder_is_gone(study, tmp_path, write_run):
     directory = write_run(study.runs()[0])
     (directory / "training.log").write_text("step 1\n")
-    with claimed(directory):
+    with hold_lock(directory):
         follower = subprocess.Popen(
             [sys.executable, "-m", "oelm", "logs", str(directory), "--follow"], stdout=subprocess.PIPE, text=True
         )
@@ -122,7 +122,7 @@ def test_following_stops_when_the_holder_is_gone(study, tmp_path, write_run):
     ("text", "words"),
     [
         ("raise ValueError('no such cluster')", "raised ValueError"),
-        ("x = 1", "binds no `study`"),
+        ("x = 1", "does not define `study`"),
         (
             "from oelm import Study\nstudy = Study(name='s', question='?', base=None, arms=())",
             "not declare a valid study",
@@ -130,7 +130,7 @@ def test_following_stops_when_the_holder_is_gone(study, tmp_path, write_run):
     ],
 )
 @pytest.mark.parametrize("verb", ["plan", "run", "status", "cancel"])
-def test_a_file_that_declares_no_study_is_told_in_words(tmp_path, capsys, text, words, verb):
+def test_a_file_without_a_study_is_refused_with_the_reason(tmp_path, capsys, text, words, verb):
     path = tmp_path / "broken.py"
     path.write_text(text + "\n")
     assert dispatch([verb, str(path)]) == 2
@@ -158,14 +158,14 @@ def test_a_plan_names_every_run_on_one_line_at_eighty_columns_and_says_what_it_l
     path = tmp_path / "long.py"
     path.write_text(
         "from oelm import Arm, RunSpec, Study\nfrom oelm.spec.model import named_size\n"
-        "from oelm.spec.named import named_method\n"
+        "from oelm.spec.methods import named_method\n"
         "arm = Arm(name='orthogonal-[red]from-current', method=named_method('oelm-freeze'))\n"
         "study = Study(name='long', question='?', base=RunSpec(model=named_size('nano')), arms=('baseline', arm))\n"
     )
     shown = {}
     for width in (52, 80, 180):
         monkeypatch.setenv("COLUMNS", str(width))
-        assert dispatch(["plan", str(path), "--device", "h100", "--out", str(tmp_path)]) == 0
+        assert dispatch(["plan", str(path), "--device", "h100", "--runs", str(tmp_path)]) == 0
         shown[width] = [line.rstrip() for line in capsys.readouterr().out.splitlines()[1:]]
         assert max(map(len, shown[width])) <= width
         assert shown[width][1].startswith("baseline, seed 0  ")
@@ -185,5 +185,5 @@ def test_status_says_why_a_run_has_failed(tmp_path, tiny_data, write_run, capsys
     write_run(run, **lost).rename(tmp_path / "gone")
     (tmp_path / "out" / "long").mkdir(parents=True)
     (tmp_path / "gone").rename(tmp_path / "out" / "long" / "baseline-seed0_0123456789abcdef")
-    assert dispatch(["status", str(tmp_path / "long.py"), "--out", str(tmp_path / "out")]) == 0
+    assert dispatch(["status", str(tmp_path / "long.py"), "--runs", str(tmp_path / "out")]) == 0
     assert "baseline, seed 0: out-of-memory: torch.OutOfMemoryError: no room" in capsys.readouterr().out

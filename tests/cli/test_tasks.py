@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from oelm.cli import dispatch
-from oelm.record.store import read_record
+from oelm.record.folder import read_record
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_prepare_keeps_a_task_where_runs_find_the_same_data(reviews, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["splits"]["train"]["rows"] == 40
     assert said["splits"]["val"]["labels"] == {"negative": 5, "positive": 5}
-    assert said["notes"][0].startswith("10 val rows (100.0%) stand in the training split")
+    assert said["notes"][0].startswith("10 val rows (100.0%) are also in the training split")
     assert dispatch(arguments) == 0
     assert "there already" in capsys.readouterr().out
     settings = ["--model", "nano", "--train.epochs", "1", "--train.warmup-steps", "0", "--quiet", "--max-length", "16"]
@@ -99,12 +99,12 @@ def test_one_file_is_measured_whole_with_the_labels_and_the_vocabulary_of_the_ru
 def test_labels_that_the_run_does_not_know_and_splits_that_are_not_there_are_refused(sorted_mail, tmp_path, capsys):
     mail(tmp_path / "more.csv", {"ham": "friend", "scam": "prince"}, 3)
     assert dispatch(["evaluate", "run", "--data", "more.csv"]) == 2
-    assert "label 'scam', which is none of ham, meh, spam. The model was trained" in capsys.readouterr().err
+    assert "label 'scam', which is not one of ham, meh, spam. The model was trained" in capsys.readouterr().err
     (tmp_path / "two").mkdir()
     for name in ("train", "test"):
         mail(tmp_path / "two" / f"{name}.csv", {"ham": "friend"}, 3)
     assert dispatch(["evaluate", "run", "--data", "two", "--split", "val"]) == 2
-    assert "none of test.csv, train.csv serves as that" in capsys.readouterr().err
+    assert "none of test.csv, train.csv is the" in capsys.readouterr().err
     mail(tmp_path / "mails" / "val.csv", {"ham": "friend"}, 3)
     assert dispatch(["evaluate", "run", "--data", "mails/test.csv"]) == 2
     assert "declared for data with checksum" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Where the tests of this room find real text."""
+"""Fixtures of the tests of data: real text and tokenizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the folder of real data beside the project; it is no part of it, so it may be absent."""
+    """Return the folder of real data next to the project. It is not part of the project, so it may be absent."""
     root = Path(os.environ.get("OELM_SHARED", Path(__file__).parents[3] / "shared")) / "data"
     if not root.is_dir():
         pytest.skip(f"no real data at {root}; OELM_SHARED names another place")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.data.allocation import SPLITS, Allocation, period_for
+from oelm.data.documents import SPLITS, Allocation, period_for
 
 ALLOCATION = Allocation("train", ("val", "test"), period=20, seed=3)
 

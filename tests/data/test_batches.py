@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.data.batches import TrainingBatches, evaluation_batches
+from oelm.data.tokens import TrainingBatches, evaluation_batches
 from oelm.errors import BadData
 
 TOKENS = np.arange(1000, dtype=np.uint16)

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oelm.data import documents, readers
-from oelm.data.documents import Rule, cuts, derive_rule, lacks_end, piece_end
+from oelm.data import documents
+from oelm.data import documents as readers
+from oelm.data.documents import DocumentRule, derive_rule, find_cuts, lacks_end, piece_end
 from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer, train_tokenizer
 
-CUTTING_RULES: tuple[Rule, ...] = ("stories", "articles", "paragraphs", "lines", "files")
+CUTTING_RULES: tuple[DocumentRule, ...] = ("stories", "articles", "paragraphs", "lines", "files")
 SPACES = ["\t", "\n", "\v", "\f", "\r", " ", "\x1c", "\x85", "\xa0", "\u1680", "\u2003", "\u2028", "\u202f", "\u3000"]
 PIECES = ["a", "Tom", "7", "'s", "'", ".", "é", "中", "\U0001f600", "<|endoftext|>", "<|endo", "|>"]
 LINES = ["\n", "\n", "\n\n", " \n", " \n = A title = \n \n", " = = Section = = \n", " = x = \n", " "]
@@ -24,8 +25,8 @@ GPT2 = gpt2_tokenizer()
 TRAINED = train_tokenizer(["Tom ran to the barn.\n\n  Tom's = barn = was red. "] * 9, 280)
 
 
-def split(rule: Rule, text: bytes) -> list[bytes]:
-    places = [0, *cuts(rule, text, final=True), len(text)]
+def split(rule: DocumentRule, text: bytes) -> list[bytes]:
+    places = [0, *find_cuts(rule, text, final=True), len(text)]
     return [text[start:end] for start, end in pairwise(places)]
 
 
@@ -48,7 +49,7 @@ def test_the_tokens_of_the_documents_are_the_tokens_of_the_text(text: str) -> No
 
 @given(text=TEXTS, chunk=st.integers(1, 9), rule=st.sampled_from(CUTTING_RULES))
 @settings(max_examples=150, deadline=None)
-def test_reading_in_small_chunks_finds_the_same_documents(text: str, chunk: int, rule: Rule) -> None:
+def test_reading_in_small_chunks_finds_the_same_documents(text: str, chunk: int, rule: DocumentRule) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readers, "_CHUNK", chunk)
         found = list(readers._pieces(io.BytesIO(text.encode()), rule))
@@ -58,7 +59,7 @@ def test_reading_in_small_chunks_finds_the_same_documents(text: str, chunk: int,
 
 @given(text=TEXTS, chunk=st.integers(1, 50), rule=st.sampled_from(CUTTING_RULES))
 @settings(max_examples=200, deadline=None)
-def test_long_documents_are_read_in_pieces_with_the_same_tokens(text: str, chunk: int, rule: Rule) -> None:
+def test_long_documents_are_read_in_pieces_with_the_same_tokens(text: str, chunk: int, rule: DocumentRule) -> None:
     text = text.replace("<|endo", "a").replace("|>", "") if "<|endoftext|>" not in text else text
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readers, "_CHUNK", chunk)
@@ -123,7 +124,7 @@ def test_lines_keep_their_newline_unless_more_white_space_belongs_to_it() -> Non
         (b"One.\nTwo.\nThree.\n\n", "lines"),
     ],
 )
-def test_what_a_document_is_can_be_told_from_the_text(text: bytes, rule: Rule) -> None:
+def test_the_rule_for_documents_is_derived_from_the_text(text: bytes, rule: DocumentRule) -> None:
     assert derive_rule(text) == rule
 
 
@@ -137,7 +138,7 @@ def test_what_a_document_is_can_be_told_from_the_text(text: bytes, rule: Rule) -
         ("tinystories/train.part.txt", "stories", 2317),
     ],
 )
-def test_real_texts_keep_their_tokens(shared_data: Path, file: str, rule: Rule, expected: int) -> None:
+def test_real_texts_keep_their_tokens(shared_data: Path, file: str, rule: DocumentRule, expected: int) -> None:
     text = (shared_data / file).read_bytes()
     parts = split(rule, text)
     assert len(parts) == expected

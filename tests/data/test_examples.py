@@ -4,15 +4,16 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.data.encoded import encode_examples
-from oelm.data.examples import local_folder, open_examples, open_split
 from oelm.data.hub import HubCorpus
-from oelm.data.tasks import CORPORA, part_of, roles_of
-from oelm.data.text_encoder import from_backend, gpt2_encoder, trained_encoder
+from oelm.data.labelled import LABELLED_CORPORA, find_part, local_folder, open_examples, open_split, roles_of
+from oelm.data.labelled_batches import encode_examples
+from oelm.data.tokenizer import from_backend, gpt2_encoder, trained_encoder
 from oelm.errors import BadData, UnknownName, UsageError
 from oelm.spec.data import ExamplesSpec
 
@@ -70,13 +71,13 @@ def test_the_parts_of_a_corpus_serve_as_its_splits(parts, roles):
 
 def test_parts_are_known_by_their_names():
     names = ("train.tsv", "validation_matched", "dev.tsv", "my-test.csv", "heldout.tsv", "unsupervised", "train_dev")
-    assert [part_of(name) for name in names] == ["train", "val", "val", "test", "heldout", None, "val"]
+    assert [find_part(name) for name in names] == ["train", "val", "val", "test", "heldout", None, "val"]
 
 
 def pairs(tmp_path, premises=30):
     rows = ["premise\thypothesis\tlabel"]
     for number in range(premises):
-        rows += [f"premise {number}\thypothesis {label} {number}\t{label}" for label in CORPORA["xnli"].labels]
+        rows += [f"premise {number}\thypothesis {label} {number}\t{label}" for label in LABELLED_CORPORA["xnli"].labels]
     (tmp_path / "dev.tsv").write_text("\n".join(rows) + "\n")
     return tmp_path / "dev.tsv"
 
@@ -108,7 +109,7 @@ def test_matched_and_mismatched_are_two_tasks_of_one_folder(tmp_path):
         found = opened(tmp_path, corpus=task)
         assert {texts[0].split()[0] for texts in found.splits["test"].texts} == {expected}
     other = open_split(
-        ExamplesSpec(corpus="mnli", source=tmp_path / "dev_mismatched.tsv"), "test", CORPORA["mnli"].labels
+        ExamplesSpec(corpus="mnli", source=tmp_path / "dev_mismatched.tsv"), "test", LABELLED_CORPORA["mnli"].labels
     )
     assert len(other.splits["test"]) == 20
 
@@ -124,12 +125,12 @@ def test_rows_of_other_languages_are_left_out_and_counted(tmp_path):
     path = languages(tmp_path / "xnli.dev.tsv", "en", "de", "fr")
     found = open_examples(ExamplesSpec(corpus="xnli", language="de", source=path))
     assert {texts[0][:2] for rows in found.splits.values() for texts in rows.texts} == {"de"}
-    assert "20 of 30 rows of xnli.dev.tsv are of another language than 'de' and are left out." in found.notes
-    with pytest.raises(BadData, match="none of the 30 rows of .* is of the language 'zh', only of de, en"):
+    assert "20 of 30 rows of xnli.dev.tsv have another language than 'de' and are left out." in found.notes
+    with pytest.raises(BadData, match="none of the 30 rows of .* has the language 'zh', only de, en"):
         open_examples(ExamplesSpec(corpus="xnli", language="zh", source=path))
 
 
-def test_a_column_called_language_in_a_table_of_ones_own_is_left_alone(tmp_path):
+def test_a_column_called_language_in_a_own_table_is_left_alone(tmp_path):
     path = languages(tmp_path / "mine.tsv", "de", "fr")
     found = open_examples(ExamplesSpec(corpus="mine", source=path, texts=("premise",)))
     assert sum(len(rows) for rows in found.splits.values()) == 20
@@ -180,15 +181,15 @@ def test_a_label_that_looks_like_a_number_is_taken_by_its_name_and_not_by_its_pl
         (("None", "some", "-"), ("-", "None", "some")),
     ],
 )
-def test_every_label_that_is_found_in_a_table_of_ones_own_is_a_class_and_nothing_else_is(tmp_path, labels, names):
+def test_every_label_that_is_found_in_a_own_table_is_a_class_and_nothing_else_is(tmp_path, labels, names):
     found = open_examples(table(tmp_path, labels))
     assert found.labels == names
     assert sum(len(rows) for rows in found.splits.values()) == 30 * len(labels)
 
 
-def test_a_class_that_is_called_like_a_missing_label_is_told(tmp_path):
+def test_a_class_that_is_called_like_a_missing_label_is_noted(tmp_path):
     (note,) = (note for note in open_examples(table(tmp_path, ("-", "yes"))).notes if "'-'" in note)
-    assert note.startswith("30 rows have the label '-', which is taken for a class like any other")
+    assert note.startswith("30 rows have the label '-', which is read as a class")
 
 
 def test_rows_without_a_label_are_left_out_of_any_table(tmp_path):
@@ -207,7 +208,7 @@ def test_a_part_with_nothing_but_minus_one_hides_its_labels_and_a_file_of_a_part
     assert "the 3 rows of the test part have no labels and are left out." in found.notes
 
 
-def test_rows_in_two_splits_and_empty_ones_are_counted_and_told(tmp_path):
+def test_rows_in_two_splits_and_empty_ones_are_counted_and_noted(tmp_path):
     source = folder(
         tmp_path,
         train=[*many("t"), ("  ", 1)],
@@ -216,8 +217,8 @@ def test_rows_in_two_splits_and_empty_ones_are_counted_and_told(tmp_path):
     )
     notes = opened(source).notes
     assert "1 of 21 train rows have an empty text and are left out." in notes
-    assert "1 val rows (20.0%) stand in the training split too; they are kept." in notes
-    assert "1 test rows (25.0%) stand in the validation split too; they are kept." in notes
+    assert "1 val rows (20.0%) are also in the training split; they are kept." in notes
+    assert "1 test rows (25.0%) are also in the validation split; they are kept." in notes
 
 
 @pytest.mark.parametrize(
@@ -228,12 +229,12 @@ def test_rows_in_two_splits_and_empty_ones_are_counted_and_told(tmp_path):
         (
             {"train": [*many("t"), ("x", 2)]},
             {},
-            "row 21 of the train part has the label '2', which is none of negative",
+            "row 21 of the train part has the label '2', which is not one of negative",
         ),
         ({"train": [("x", -1)]}, {}, "none of the 1 rows of the train part has both text and label"),
         ({"train": [("a", 1), ("b", 0)]}, {}, "2 rows are too few to draw"),
         ({"heldout": many("t"), "dev": many("d")}, {}, "none to train on"),
-        ({"train": many("t"), "notes": many("n")}, {}, "notes.tsv does not say which split it is"),
+        ({"train": many("t"), "notes": many("n")}, {}, "the name of notes.tsv does not say which split it is"),
     ],
 )
 def test_bad_tables_are_refused_in_words(tmp_path, tables, fields, words):
@@ -242,7 +243,7 @@ def test_bad_tables_are_refused_in_words(tmp_path, tables, fields, words):
 
 
 def test_a_folder_without_tables_is_refused(tmp_path):
-    with pytest.raises(BadData, match="there is no .tsv"):
+    with pytest.raises(BadData, match="no labelled text at .*: no .tsv"):
         opened(tmp_path)
 
 
@@ -250,11 +251,11 @@ def test_unknown_corpora_and_languages_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownName, match="Did you mean 'sst2'"):
         open_examples(ExamplesSpec(corpus="sst"))
-    with pytest.raises(UsageError, match="has no languages"):
+    with pytest.raises(UsageError, match="has only one language"):
         open_examples(ExamplesSpec(corpus="sst2", language="fr"))
     with pytest.raises(UsageError, match="no folder data/mine"):
         open_examples(ExamplesSpec(corpus="mine", texts=("a",)))
-    with pytest.raises(UsageError, match="one or two will do"):
+    with pytest.raises(UsageError, match="Name one or two"):
         open_examples(ExamplesSpec(corpus="mine", texts=("a", "b", "c")))
 
 
@@ -271,14 +272,14 @@ def test_a_data_set_in_the_hubs_layout_is_read_through_datasets(tmp_path, monkey
         rows = [json.dumps({"sentence": f"{name} {n}", "label": label}) for n in range(10)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
     monkeypatch.chdir(tmp_path.parent)
-    monkeypatch.setattr("oelm.data.tasks.CORPORA", {
-        "sst2": CORPORA["sst2"].__class__(HubCorpus(str(tmp_path)), (("sentence",),), labels=("n", "p")),
+    monkeypatch.setattr("oelm.data.labelled.LABELLED_CORPORA", {
+        "sst2": LABELLED_CORPORA["sst2"].__class__(HubCorpus(str(tmp_path)), (("sentence",),), labels=("n", "p")),
     })  # fmt: skip
     found = open_examples(ExamplesSpec())
     assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 8, "test": 10, "val": 2}
 
 
-def test_minus_one_is_no_class_of_a_data_set_of_the_hub_that_names_its_classes(tmp_path, monkeypatch):
+def test_minus_one_is_not_a_class_of_a_data_set_of_the_hub_that_names_its_classes(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     kinds = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
     rows = {"text": [f"t{n}" for n in range(30)], "label": [n % 3 - 1 for n in range(30)]}
@@ -291,7 +292,7 @@ def test_minus_one_is_no_class_of_a_data_set_of_the_hub_that_names_its_classes(t
     assert "10 of 30 train rows have no label and are left out." in found.notes
 
 
-def test_pairs_are_closed_told_apart_and_cut_to_the_limit(tmp_path):
+def test_pairs_are_closed_distinguished_and_cut_to_the_limit(tmp_path):
     found = open_examples(ExamplesSpec(corpus="xnli", source=pairs(tmp_path)))
     encoder = trained_encoder((text for row in found.splits["train"].texts for text in row), 300)
     encoded = encode_examples(found, encoder, 128).splits["train"]
@@ -335,7 +336,7 @@ def test_rows_that_cannot_be_parted_are_refused(tmp_path):
         opened(folder(tmp_path, train=[("the same", n % 2) for n in range(30)]))
 
 
-def test_a_folder_of_tokens_is_no_labelled_text(tmp_path, monkeypatch):
+def test_a_folder_of_tokens_is_not_labelled_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("data/imdb").mkdir(parents=True)
     Path("data/imdb/train.bin").write_bytes(b"00")
@@ -349,3 +350,154 @@ def test_a_tokenizer_without_a_token_for_padding_pads_with_none_that_texts_have(
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel({"!": 0, "fine": 1}, unk_token="fine"))  # noqa: S106
     plain.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
     assert from_backend(plain, "llama").pad == 2
+
+
+AG_NEWS = "".join(
+    f'"{n % 4 + 1}","Title {n}, with a comma","Text ""{n}"" of the news, as distributed"\n' for n in range(40)
+)
+NLI = "".join(
+    f"A man inspects uniform number {n}.\tHe sleeps {n}\t{('entailment', 'neutral', 'contradiction')[n % 3]}\n"
+    for n in range(30)
+)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "name", "content", "columns"),
+    [
+        ("ag_news", "train.csv", '"1","Title and text in one"\n"2","A"\n' * 20, "text, label"),
+        ("mnli", "train.tsv", NLI, "premise, hypothesis, label"),
+        ("xnli", "dev.tsv", NLI, "premise, hypothesis, label"),
+        ("sst2", "train.tsv", "good\tpositive\nbad\tnegative\n" * 20, "sentence, label"),
+        ("sst2", "train.tsv", "good film\t1\nbad film\t0\n" * 20, "sentence, label"),
+    ],
+)
+@pytest.mark.parametrize("other", [None, "test"])
+def test_a_missing_header_line_is_recognised_and_the_flags_are_named(tmp_path, corpus, name, content, columns, other):
+    (tmp_path / name).write_text(content)
+    if other is not None:
+        (tmp_path / name.replace("train", other).replace("dev", other)).write_text(content)
+    words = f"seems to have no header line: its first line is .* {columns} are read.*--texts and --label"
+    with pytest.raises(BadData, match=words):
+        opened(tmp_path, corpus=corpus)
+
+
+def test_columns_that_do_not_look_like_data_still_get_the_hint_in_a_separated_file(tmp_path):
+    (tmp_path / "train.tsv").write_text("fine\tpos\nbad\tneg\n" * 20)
+    with pytest.raises(BadData, match="no column 'sentence', only 'fine', 'pos'.*If the file has no header line, add"):
+        opened(tmp_path)
+    (tmp_path / "train.tsv").unlink()
+    (tmp_path / "train.jsonl").write_text('{"body": "x", "label": 1}\n' * 9)
+    with pytest.raises(BadData, match=r"in a spec\)\.$"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("header", "fields", "text"),
+    [
+        ("label,title,text", {}, ('Text "0" of the news, as distributed',)),
+        (
+            '"Class Index","Title","Description"',
+            {"texts": ("Title", "Description"), "label": "Class Index"},
+            ("Title 0, with a comma", 'Text "0" of the news, as distributed'),
+        ),
+    ],
+)
+def test_ag_news_as_distributed_is_read_with_its_quotes_and_its_labels_from_1_to_4(tmp_path, header, fields, text):
+    (tmp_path / "train.csv").write_text(f"{header}\n{AG_NEWS}")
+    found = opened(tmp_path, corpus="ag_news", **fields)
+    rows = {texts: label for its in found.splits.values() for texts, label in zip(its.texts, its.labels, strict=True)}
+    assert len(rows) == 40
+    assert rows[text] == 0  # "1" is World
+    assert sorted(rows.values()) == sorted(list(range(4)) * 10)
+    assert any("read from 1: 1 is World, 2 is Sports" in note for note in found.notes)
+    spec = ExamplesSpec(corpus="ag_news", source=tmp_path / "train.csv", **fields)
+    alone = open_split(spec, "test", LABELLED_CORPORA["ag_news"].labels).splits["test"]
+    assert dict(zip(alone.texts, alone.labels, strict=True)) == rows
+
+
+def test_labels_count_from_0_unless_the_last_place_occurs(tmp_path):
+    for labels, first in ((range(4), 0), (range(1, 4), 0), (range(1, 5), 1)):
+        rows = [{"text": f"{n} {label}", "label": label} for n in range(20) for label in labels]
+        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        train = opened(tmp_path, corpus="ag_news").splits["train"]
+        assert {int(text[0].split()[1]) - label for text, label in zip(train.texts, train.labels, strict=True)} == {
+            first
+        }
+
+
+LONE = "half of a pair: \ud83d"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"text": LONE, "label": 1}, "row 11 of the train part has a text that is not valid"),
+        ({"text": 5, "label": 1}, "row 11 of the train part has a text that is not valid: '5'"),
+        ({"text": ["a"], "label": 1}, "has a text that is not valid"),
+        ({"text": {"a": "b"}, "label": 1}, "has a text that is not valid"),
+        ({"text": True, "label": 1}, "has a text that is not valid"),
+        ({"text": "fine", "label": LONE}, "row 11 has the label .* not valid text or a number"),
+        ({"text": "fine", "label": ["a"]}, "row 11 has the label"),
+        ({"text": "fine", "label": {"a": 1}}, "row 11 has the label"),
+    ],
+)
+def test_texts_and_labels_that_are_not_valid_are_refused_by_row(tmp_path, row, words):
+    rows = [*({"text": f"t{n}", "label": n % 2} for n in range(10)), row]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    with pytest.raises(BadData, match=words):
+        opened(tmp_path / "own.jsonl", corpus="own", texts=("text",))
+
+
+@pytest.mark.parametrize("texts", [list(range(10)), [b"a"] * 10, [1.5] * 10, [["a"]] * 10])
+def test_a_parquet_column_that_does_not_hold_strings_is_refused(tmp_path, texts):
+    pq.write_table(pa.table({"text": texts, "label": [0, 1] * 5}), tmp_path / "own.parquet")
+    with pytest.raises(BadData, match="row 1 of the train part has a text that is not valid"):
+        opened(tmp_path / "own.parquet", corpus="own", texts=("text",))
+    pq.write_table(pa.table({"text": ["a"] * 10, "label": [b"x", b"y"] * 5}), tmp_path / "own.parquet")
+    with pytest.raises(BadData, match="row 1 has the label b'x'"):
+        opened(tmp_path / "own.parquet", corpus="own", texts=("text",))
+
+
+def test_nan_is_not_a_label(tmp_path):
+    rows = {"text": [f"t{n}" for n in range(40)], "label": [float("nan") if n % 2 else float(n % 4) for n in range(40)]}
+    pq.write_table(pa.table(rows), tmp_path / "own.parquet")
+    found = opened(tmp_path / "own.parquet", corpus="own", texts=("text",))
+    assert found.labels == ("0.0", "2.0")
+    assert "20 of 40 train rows have no label and are left out." in found.notes
+
+
+def test_one_split_of_several_numbers_its_labels_as_all_of_them_do(tmp_path):
+    (tmp_path / "train.csv").write_text(f"label,title,text\n{AG_NEWS}")
+    few = "".join(line for line in AG_NEWS.splitlines(keepends=True) if line[1] in "12")
+    (tmp_path / "test.csv").write_text(f"label,title,text\n{few}")
+    spec = ExamplesSpec(corpus="ag_news", source=tmp_path)
+    assert open_split(spec, "test", LABELLED_CORPORA["ag_news"].labels).splits == {
+        "test": open_examples(spec).splits["test"]
+    }
+
+
+def test_ag_news_is_read_as_distributed_without_a_header_and_with_labels_from_1(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text(AG_NEWS)
+    found = opened(tmp_path, corpus="ag_news")
+    first = found.splits["test"].texts[0], found.labels[found.splits["test"].labels[0]]
+    assert first == (('Title 0, with a comma Text "0" of the news, as distributed',), "World")
+    assert len(found.splits["test"]) == 40
+    assert {found.labels[number] for number in found.splits["test"].labels} == set(found.labels)
+    named = "label,text\n" + "".join(f"{n % 4 + 1},text {n}\n" for n in range(20))
+    (tmp_path / "train.csv").write_text(named)
+    assert len(opened(tmp_path, corpus="ag_news").splits["train"]) == 16  # a header is read as one
+
+
+def test_mnli_without_a_header_is_refused_with_the_flags_and_the_reason(tmp_path):
+    row = "I like the concept a lot.\tI am a fan of the concept.\tentailment"
+    (tmp_path / "train.tsv").write_text("\n".join([row] * 9) + "\n")
+    with pytest.raises(BadData, match="seems to have no header line") as error:
+        opened(tmp_path, corpus="mnli")
+    assert "--texts and --label" in str(error.value)
+
+
+def test_the_reported_rows_validate_where_nothing_is_held_out(tmp_path):
+    found = opened(folder(tmp_path, train=many("t"), dev=many("d", 3)), holds_out=False)
+    assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 20, "val": 3, "test": 3}
+    assert any("best validation figure is optimistic" in note for note in found.notes)

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oelm.data.encoded import EncodedSplit
-from oelm.data.grouped import GroupedBatches, in_order_of_length
+from oelm.data.labelled_batches import EncodedSplit, GroupedBatches, in_order_of_length
 
 
 def split_of(lengths, labels=2):
@@ -61,11 +60,11 @@ def test_a_limited_evaluation_is_spread_over_the_split():
 
 @pytest.mark.shared
 def test_sst2_costs_a_ninth_of_what_padding_to_128_does(shared_data):
-    from oelm.runner.bind import encoded
     from oelm.spec.data import ExamplesSpec
-    from oelm.spec.model import ForeignSpec
+    from oelm.spec.model import HuggingFaceSpec
+    from oelm.tasks.classification import encode_labelled
 
-    examples = encoded(ExamplesSpec(source=shared_data / "sst2"), ForeignSpec(name="minilm"))
+    examples = encode_labelled(ExamplesSpec(source=shared_data / "sst2"), HuggingFaceSpec(name="minilm"))
     split, settings = examples.splits["train"], {"batch_size": 32, "seed": 0, "pad": 0}
     ours, published = GroupedBatches(split, **settings), GroupedBatches(split, length=128, **settings)
     assert ours.steps_per_epoch == published.steps_per_epoch == 1895

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +20,16 @@ import pytest
 from oelm.data import prepare as module
 from oelm.data import stories
 from oelm.data.hub import HubCorpus
-from oelm.data.meta import TokenMeta, read_meta
-from oelm.data.prepare import default_directory, prepare, prepared
-from oelm.data.progress import Silent
+from oelm.data.meta import WORKSPACE, ProgressReporter, TokenMeta, read_meta
+from oelm.data.prepare import Workspace, default_directory, find_or_prepare, prepare
 from oelm.data.sources import HUB_CORPORA
-from oelm.data.tokenizer import Tokenizer, load_tokenizer
-from oelm.data.workspace import WORKSPACE, Workspace
+from oelm.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from oelm.errors import BadData, OelmError, RunLocked, UsageError
 from oelm.spec.data import DataSpec
 
 TEXTS = [f"Story {number}. " + "The cat sat on the mat.\n" * (number % 5 + 1) for number in range(100)]
 FILES = ("train.bin", "val.bin", "test.bin")
+TRAINED = train_tokenizer(["Another text, with another vocabulary. "] * 20, 280)
 
 
 def write_stories(path: Path, texts: list[str] = TEXTS) -> Path:
@@ -51,7 +51,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir() if file.name != ".lock"}
 
 
-class Listening(Silent):
+class Listening(ProgressReporter):
     """A watcher that remembers."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ def test_the_seed_chooses_the_documents_that_are_held_out(tmp_path: Path) -> Non
     assert len(checksums) == 2
 
 
-def test_a_trained_vocabulary_lies_beside_its_tokens_and_saw_only_training_documents(tmp_path: Path) -> None:
+def test_a_trained_vocabulary_is_stored_with_its_tokens_and_saw_only_training_documents(tmp_path: Path) -> None:
     directory = prepare(spec_for(write_stories(tmp_path / "a.txt"), vocab_size=280), tmp_path / "out")
     tokenizer = load_tokenizer(directory)
     assert tokenizer.vocab_size == meta_of(directory).tokenizer.vocab_size == 280
@@ -160,8 +160,8 @@ def test_own_splits_shrink_with_a_subset(tmp_path: Path) -> None:
 
 def test_stories_know_the_least_loss_that_can_be_reached(tmp_path: Path) -> None:
     meta = meta_of(prepare(DataSpec(tokens=20_000, seed=3), tmp_path / "out"))
-    told = sum(its.documents for its in meta.splits.values())
-    chances = -sum(story.log_probability for story in stories.generate(3, told))
+    made = sum(its.documents for its in meta.splits.values())
+    chances = -sum(story.log_probability for story in stories.generate_stories(3, made))
     stated = sum((its.floor or 0) * its.num_tokens for its in meta.splits.values())
     assert stated == pytest.approx(chances)
     assert all(its.added_tokens == its.documents for its in meta.splits.values())
@@ -190,7 +190,7 @@ def test_the_same_call_again_does_nothing_even_if_the_input_was_moved(
         ({"vocab_size": 300}, "made with vocab_size None, not 300"),
         ({"corpus": "yours"}, "made with corpus 'mine', not 'yours'"),
         ({"tokens": 100}, "made with tokens None, not 100"),
-        ({"source": "other.txt"}, "made from other input"),
+        ({"source": "other.txt"}, "made from different input"),
     ],
 )
 def test_other_inputs_are_never_written_over(change: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_files_of_unknown_origin_are_never_written_over(tmp_path: Path) -> None:
     assert contents(tmp_path / "out") == {"val.bin": b"precious"}
 
 
-def test_tokens_may_be_written_beside_the_text(tmp_path: Path) -> None:
+def test_tokens_may_be_written_into_the_folder_of_the_text(tmp_path: Path) -> None:
     source = write_stories(tmp_path / "a.txt")
     prepare(spec_for(source), tmp_path)
     assert source.exists()
@@ -262,7 +262,7 @@ def test_a_subset_that_is_interrupted_at_every_block_ends_with_the_same_bytes(
     monkeypatch.setattr(module, "block_bytes_for", lambda _: 2000)
     spec = DataSpec(tokens=4_000, vocab_size=300, seal=seal)
 
-    class Impatient(Silent):
+    class Impatient(ProgressReporter):
         left = 2
 
         def update(self, done: int, tokens: int) -> None:
@@ -310,10 +310,73 @@ def test_unfinished_work_of_another_request_is_kept(tmp_path: Path, monkeypatch:
     assert watcher.notes[0].startswith("continuing after")
 
 
+def flip(file: Path, place: int = 3) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda work: flip(work / "train.bin"), r"train\.bin does not hold the bytes that the journal states"),
+        (lambda work: os.truncate(work / "val.bin", 2), r"val\.bin is shorter than the journal states"),
+        (TRAINED.save, "the tokenizer is not the one that the journal names"),
+        (lambda work: flip(work / "journal.json", 40), r"journal\.json is damaged"),
+        (lambda work: (work / "journal.json").write_text("{}"), r"journal\.json is damaged"),
+    ],
+)
+def test_unfinished_work_that_was_damaged_is_not_continued(
+    damage: Callable[[Path], None], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, out = spec_for(write_stories(tmp_path / "a.txt"), vocab_size=280), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(spec, out)
+    damage(out / WORKSPACE)
+    with pytest.raises(UsageError, match=rf"{message}.*[Dd]elete"):
+        prepare(spec, out)
+    assert not (out / "meta.json").exists()
+
+
+def test_unfinished_work_of_a_version_without_checksums_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, out = spec_for(write_stories(tmp_path / "a.txt")), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(spec, out)
+    journal = out / WORKSPACE / "journal.json"
+    plain = json.loads(journal.read_text())
+    del plain["file_checksum"], plain["tokenizer"]
+    for count in plain["counts"].values():
+        del count["sha256"]
+    journal.write_text(json.dumps(plain))
+    prepare(spec, out)
+    assert contents(out) == contents(prepare(spec, tmp_path / "whole"))
+
+
+def test_bytes_that_the_disk_changed_while_they_were_written_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = Workspace.close
+
+    def damage(workspace: Workspace) -> None:
+        close(workspace)
+        if (workspace.path / "train.bin").exists():
+            flip(workspace.path / "train.bin")
+
+    monkeypatch.setattr(Workspace, "close", damage)
+    with pytest.raises(UsageError, match=r"train\.bin does not hold the bytes that were written"):
+        prepare(spec_for(write_stories(tmp_path / "a.txt")), tmp_path / "out")
+
+
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from oelm.data.prepare import prepare
+from oelm.data.prepare import (prepare)
 from oelm.errors import OelmError
 from oelm.spec.data import DataSpec
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -326,20 +389,20 @@ except OelmError as error:
 """
 
 
-def test_a_full_disk_is_told_and_continued_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_continued_when_there_is_room(tmp_path: Path) -> None:
     source, out = write_stories(tmp_path / "a.txt", TEXTS * 30), tmp_path / "out"
     found = subprocess.run(
         [sys.executable, "-c", FULL, str(source), str(out)], capture_output=True, text=True, check=False
     )
     assert (found.returncode, found.stderr) == (1, "")
     assert "the disk is full" in found.stdout
-    assert "Make room and run the same command again" in found.stdout
+    assert "Free some space and run the same command again" in found.stdout
     assert not (out / "train.bin").exists()
     prepare(spec_for(source, vocab_size=300), out)
     assert contents(out) == contents(prepare(spec_for(source, vocab_size=300), tmp_path / "whole"))
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_stories(tmp_path / "a.txt")
     with pytest.raises(UsageError, match=r"cannot be written to: Not a directory.*--out"):
         prepare(spec_for(source), source / "out")
@@ -357,9 +420,9 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: py
     [
         (b"Fine.\n<|endoftext|>\n" * 30 + b"caf\xe9 au lait", r"a\.txt, at byte 603, is not UTF-8.*iconv"),
         (b"\xff\xfeO\x00n\x00e\x00", "at byte 0, is not UTF-8"),
-        (b"One line only", r"gave 1 documents \(lines\).*--documents"),
-        (b"One.\nTwo.\n", "gave 2 documents"),
-        (b"\n \n", "gave 1 documents"),
+        (b"One line only", r"has 1 documents \(lines\).*--documents"),
+        (b"One.\nTwo.\n", "has 2 documents"),
+        (b"\n \n", "has 1 documents"),
     ],
 )
 def test_text_that_cannot_be_prepared_leaves_nothing_behind(text: bytes, message: str, tmp_path: Path) -> None:
@@ -379,7 +442,7 @@ def test_a_torn_token_file_is_not_taken_for_done(tmp_path: Path) -> None:
     source = write_stories(tmp_path / "a.txt")
     directory = prepare(spec_for(source), tmp_path / "out")
     os.truncate(directory / "train.bin", 100)
-    with pytest.raises(BadData, match=r"train\.bin has 100 bytes, not the"):
+    with pytest.raises(BadData, match=r"train\.bin has 100 bytes, but meta\.json states"):
         prepare(spec_for(source), directory)
 
 
@@ -421,13 +484,13 @@ def test_a_run_finds_its_corpus_whatever_it_was_made_from(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     source = write_stories(tmp_path / "a.txt")
     prepare(DataSpec(corpus="tinystories", source=source))
-    assert prepared(DataSpec(corpus="tinystories")) == Path("data/tinystories")
-    with pytest.raises(UsageError, match="made with seed 0, not 1"):
-        prepared(DataSpec(corpus="tinystories", seed=1, directory=Path("data/tinystories")))
+    assert find_or_prepare(DataSpec(corpus="tinystories")) == Path("data/tinystories")
+    with pytest.raises(UsageError, match="made with seed 0 .*use --data.seed 0"):
+        find_or_prepare(DataSpec(corpus="tinystories", seed=1, directory=Path("data/tinystories")))
     Path("data/openwebtext").mkdir()
     Path("data/openwebtext/train.bin").write_bytes(b"\0\0")
-    assert prepared(DataSpec(corpus="openwebtext")) == Path("data/openwebtext")
-    assert prepared(DataSpec(tokens=2_000)) == Path("data/stories-2000")
+    assert find_or_prepare(DataSpec(corpus="openwebtext")) == Path("data/openwebtext")
+    assert find_or_prepare(DataSpec(tokens=2_000)) == Path("data/stories-2000")
 
 
 def test_errors_know_their_exit_codes() -> None:

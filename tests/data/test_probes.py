@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from oelm.data import probes
 from oelm.data.prepare import prepare
-from oelm.data.probes import ASK, KEYS, LENGTH, VALUES, answers, document, generate, guess
+from oelm.data.probes import ASK, KEYS, LENGTH, VALUES, answers, generate_probes, guess_rate, write_probe
 from oelm.data.sources import make_request
 from oelm.data.tokenizer import load_tokenizer
 from oelm.data.tokens import open_tokens
@@ -24,7 +24,7 @@ COPIES = st.builds(ProbeSpec, kind=st.just("copy"), size=st.integers(*PROBE_SIZE
 
 @given(RECALLS, st.integers(0, 99))
 def test_every_answer_of_recall_is_the_value_that_its_key_was_given(probe, index):
-    text = document(probe, 0, index).text
+    text = write_probe(probe, 0, index).text
     assert len(text) == LENGTH - 1
     listed, asked = text.split(ASK)
     value_of = dict(zip(listed[::2], listed[1::2], strict=True))
@@ -40,7 +40,7 @@ def test_every_answer_of_recall_is_the_value_that_its_key_was_given(probe, index
 
 @given(COPIES, st.integers(0, 99))
 def test_every_answer_of_copy_is_the_letter_that_stood_so_far_before_and_nowhere_else(probe, index):
-    text = document(probe, 0, index).text
+    text = write_probe(probe, 0, index).text
     assert len(text) == LENGTH - 1
     assert len(set(text[: probe.size])) == probe.size
     assert answers(probe) == tuple(range(probe.size, LENGTH - 1))
@@ -49,9 +49,9 @@ def test_every_answer_of_copy_is_the_letter_that_stood_so_far_before_and_nowhere
 
 @given(st.one_of(RECALLS, COPIES), st.integers(0, 9), st.integers(0, 50))
 def test_a_document_depends_on_its_probe_seed_and_number_alone(probe, seed, index):
-    assert next(generate(probe, seed, index)) == document(probe, seed, index)
-    assert document(probe, seed, index) != document(probe, seed + 1, index)
-    assert document(probe, seed, index) != document(probe, seed, index + 1)
+    assert next(generate_probes(probe, seed, index)) == write_probe(probe, seed, index)
+    assert write_probe(probe, seed, index) != write_probe(probe, seed + 1, index)
+    assert write_probe(probe, seed, index) != write_probe(probe, seed, index + 1)
 
 
 def test_the_probability_is_one_in_the_number_of_documents_there_can_be():
@@ -59,16 +59,16 @@ def test_the_probability_is_one_in_the_number_of_documents_there_can_be():
     questions = 63 - size
     ways = math.perm(len(KEYS), size) * math.perm(len(VALUES), size) * math.factorial(size) ** (questions // size)
     ways *= math.perm(size, questions % size)
-    assert document(ProbeSpec(kind="recall", size=size), 0, 0).log_probability == pytest.approx(-math.log(ways))
+    assert write_probe(ProbeSpec(kind="recall", size=size), 0, 0).log_probability == pytest.approx(-math.log(ways))
     letters = math.perm(len(KEYS + VALUES), 64)
-    assert document(ProbeSpec(kind="copy", size=64), 0, 0).log_probability == pytest.approx(-math.log(letters))
+    assert write_probe(ProbeSpec(kind="copy", size=64), 0, 0).log_probability == pytest.approx(-math.log(letters))
 
 
 @pytest.mark.parametrize(("corpus", "share"), [("recall:2", 0.75), ("copy:2", 0.752)])
 def test_counting_alone_is_right_where_one_answer_is_left(corpus, share):
     # Of two answers the first is a guess between two and the second is what is left.
-    assert guess(probe_of(corpus)) == pytest.approx(share, abs=0.01)
-    assert guess(probe_of(corpus.replace("2", "32"))) < 0.13
+    assert guess_rate(probe_of(corpus)) == pytest.approx(share, abs=0.01)
+    assert guess_rate(probe_of(corpus.replace("2", "32"))) < 0.13
 
 
 @pytest.mark.parametrize("corpus", ["recall:8", "copy:16"])
@@ -83,9 +83,9 @@ def test_prepared_documents_fill_windows_of_128_tokens_with_a_floor_and_without_
         assert (rows[:, -1] == tokenizer.end_of_text).all()
         assert (rows[:, :-1] < tokenizer.end_of_text).all()
         texts += [tokenizer.decode(row[:-1]) for row in rows]
-    told = list(islice(generate(probe_of(corpus), 0), len(texts)))
-    assert sorted(texts) == sorted(each.text for each in told)
-    assert tokens.floor["test"] == pytest.approx(-told[0].log_probability / LENGTH)
+    made = list(islice(generate_probes(probe_of(corpus), 0), len(texts)))
+    assert sorted(texts) == sorted(each.text for each in made)
+    assert tokens.floor["test"] == pytest.approx(-made[0].log_probability / LENGTH)
 
 
 @pytest.mark.parametrize(

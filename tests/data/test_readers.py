@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oelm.data import documents, readers, stories
-from oelm.data.readers import Block, Generated, Position, RowFiles, Source, TextFiles
+from oelm.data import documents, stories
+from oelm.data import documents as readers
+from oelm.data.documents import Generated, Position, RowFiles, Source, TextBlock, TextFiles
 from oelm.errors import BadData
 
 TEXTS = [f"Document {number}.\n" + "Word " * (number % 7) + "end." for number in range(60)]
@@ -39,7 +40,7 @@ def parquet_files(folder: Path) -> Source:
 
 
 def generated(_folder: Path) -> Source:
-    return Generated(lambda start: stories.generate(5, start=start))
+    return Generated(lambda start: stories.generate_stories(5, start=start))
 
 
 SOURCES = [text_files, json_files, parquet_files, generated]
@@ -48,8 +49,8 @@ SOURCES = [text_files, json_files, parquet_files, generated]
 START = Position()
 
 
-def read(source: Source, position: Position = START, most: int = 60) -> list[Block]:
-    blocks: list[Block] = []
+def read(source: Source, position: Position = START, most: int = 60) -> list[TextBlock]:
+    blocks: list[TextBlock] = []
     for block in source.blocks(position, 100):
         blocks.append(block)
         if sum(len(block.texts) for block in blocks) >= most:
@@ -100,12 +101,26 @@ def test_every_document_is_read_once_and_numbered(make: Callable[[Path], Source]
 
 def test_stories_come_with_their_probabilities() -> None:
     blocks = read(generated(Path()), most=4)
-    told = [(text.decode(), chance) for b in blocks for text, chance in zip(b.texts, b.log_probabilities, strict=True)]
-    assert told == [(story.text, story.log_probability) for story in stories.generate(5, len(told))]
+    made = [(text.decode(), chance) for b in blocks for text, chance in zip(b.texts, b.log_probabilities, strict=True)]
+    assert made == [(story.text, story.log_probability) for story in stories.generate_stories(5, len(made))]
 
 
 @pytest.mark.parametrize(
-    "line", ['{"text": "cut', '{"title": "no text"}', '["text"]', '{"text": 5}', "plain", "3", b"\xff\xfe{}"]
+    "line",
+    [
+        '{"text": "cut',
+        '{"text": 0}',
+        '{"text": false}',
+        '{"text": []}',
+        "[" * 100_000,
+        '{"text": 1' + "0" * 5000,
+        '{"title": "no text"}',
+        '["text"]',
+        '{"text": 5}',
+        "plain",
+        "3",
+        b"\xff\xfe{}",
+    ],
 )
 def test_a_row_without_text_is_refused_with_its_place(line: str | bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
@@ -118,6 +133,13 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character(tmp_path: Path) -
     (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b"}')
     (block,) = RowFiles([tmp_path / "a.jsonl"]).blocks(Position(), 100)
     assert block.texts[0].decode() == "a � b"
+
+
+@pytest.mark.parametrize("values", [[1, 2], [b"a", b"b"], [1.5, None], [["a"], ["b"]], [{"a": "b"}, None]])
+def test_parquet_text_that_is_not_strings_is_refused_with_its_row(values: list[object], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": values}), tmp_path / "a.parquet")
+    with pytest.raises(BadData, match=r"a\.parquet, row 1, has no string in the column `text`"):
+        list(RowFiles([tmp_path / "a.parquet"]).blocks(Position(), 100))
 
 
 def test_parquet_that_is_torn_or_has_no_text_is_refused(tmp_path: Path) -> None:

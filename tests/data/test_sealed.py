@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 
 from oelm.cli import dispatch
-from oelm.data.allocation import SPLIT_FILES, Allocation
+from oelm.data.documents import SPLIT_FILES, Allocation
 from oelm.data.meta import read_meta
-from oelm.data.prepare import default_directory, prepare, prepared
-from oelm.data.sealed import OPENED, SEALED_FILE, Opening, open_seal, read_opening, sealed_split, with_sealed_as_test
-from oelm.data.tokens import open_tokens
+from oelm.data.prepare import default_directory, find_or_prepare, prepare
+from oelm.data.tokens import (
+    OPENED,
+    SEALED_FILE,
+    Opening,
+    open_seal,
+    open_tokens,
+    read_opening,
+    sealed_split,
+    with_sealed_as_test,
+)
 from oelm.errors import BadData, Sealed, UsageError
 from oelm.spec.data import DataSpec
 from oelm.spec.model import GPT_SIZES
@@ -65,7 +73,7 @@ def test_a_sealed_corpus_is_another_corpus_in_a_folder_of_its_own(folders):
     assert default_directory(spec).name == "stories-bpe300-20000-sealed0.2"
     with pytest.raises(UsageError, match="seal"):
         prepare(PLAIN, folders[1])
-    assert prepared(spec.model_copy(update={"directory": folders[1]})) == folders[1]
+    assert find_or_prepare(spec.model_copy(update={"directory": folders[1]})) == folders[1]
 
 
 def test_prepare_states_the_sealed_split(tmp_path, capsys, monkeypatch):
@@ -76,7 +84,7 @@ def test_prepare_states_the_sealed_split(tmp_path, capsys, monkeypatch):
     assert meta.sealed.documents > 0
     assert "sealed" not in meta.splits
     assert dispatch(["prepare", "stories", "--seal", "0.9"]) == 2
-    assert "--seal 0.9 cannot be" in capsys.readouterr().err
+    assert "--seal must be less than or equal to 0.5, found 0.9" in capsys.readouterr().err
 
 
 def test_no_reader_of_tokens_takes_a_sealed_file(folders, tmp_path):
@@ -96,7 +104,7 @@ def test_no_reader_of_tokens_takes_a_sealed_file(folders, tmp_path):
         with_sealed_as_test(data, opening())
 
 
-def test_a_changed_or_missing_sealed_file_is_told(folders, tmp_path):
+def test_a_changed_or_missing_sealed_file_is_refused(folders, tmp_path):
     plain, sealed = folders
     with pytest.raises(Sealed, match="no sealed split"):
         sealed_split(plain)
@@ -112,11 +120,11 @@ def test_a_seal_is_opened_once_and_only_the_same_study_with_the_same_weights_may
     first = open_seal(tmp_path, opening())
     assert open_seal(tmp_path, opening(opened="2026-02-02", commit="c")) == first
     for other in ({"study": "two"}, {"digest": "e"}, {"weights": {"a": "c"}}):
-        with pytest.raises(Sealed, match="it is opened once"):
+        with pytest.raises(Sealed, match="opened only once"):
             open_seal(tmp_path, opening(**other))
     assert read_opening(tmp_path) == first
     (tmp_path / OPENED).write_text("{")
-    with pytest.raises(Sealed, match="cannot be read"):
+    with pytest.raises(Sealed, match="is damaged"):
         open_seal(tmp_path, opening())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oelm.data import hub, sources
-from oelm.data.documents import cuts, is_title
+from oelm.data.documents import Position, find_cuts, is_title
 from oelm.data.hub import HubCorpus, articles, open_hub
-from oelm.data.readers import Position
 from oelm.data.sources import find_files, make_request, open_corpus, own_splits, split_of
-from oelm.errors import BadData, OelmError, UnknownName, UsageError
+from oelm.errors import BadData, InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.data import DataSpec, Split
 
 
@@ -93,9 +93,18 @@ def test_folders_that_cannot_be_read_are_refused(names: tuple[str, ...], message
 def test_paths_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "empty.txt", text="")
     write(tmp_path, "a.docx")
-    for name, message in (("empty.txt", "is empty"), ("a.docx", "no format"), ("none.txt", "nothing at")):
+    for name, message in (("empty.txt", "is empty"), ("a.docx", "unknown format"), ("none.txt", "does not exist")):
         with pytest.raises(BadData, match=message):
             make_request(DataSpec(corpus="x", source=tmp_path / name))
+
+
+def test_a_file_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
+    path.write_text("One.\nTwo.\nThree.\n")
+    with pytest.raises(InvalidSpec, match="is not valid Unicode, so it cannot be written. Rename it"):
+        DataSpec(corpus="x", source=path)
+    with pytest.raises(BadData, match="is not UTF-8. Rename the file"):
+        make_request(DataSpec(corpus="x", source=tmp_path))
 
 
 def test_many_text_files_are_documents_unless_they_hold_some(tmp_path: Path) -> None:
@@ -126,19 +135,19 @@ def test_generated_stories_take_no_files(tmp_path: Path) -> None:
 
 def test_a_changed_grammar_is_another_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_request(DataSpec())
-    told = list(sources.stories.generate(0, 100))
-    monkeypatch.setattr(sources.stories, "generate", lambda *_: iter([told[1], *told[1:]]))
+    made = list(sources.stories.generate_stories(0, 100))
+    monkeypatch.setattr(sources.stories, "generate_stories", lambda *_: iter([made[1], *made[1:]]))
     assert make_request(DataSpec()).origin != before.origin
 
 
 @pytest.mark.parametrize("offline", [True, False])
-def test_a_hub_that_cannot_be_reached_is_told_quickly_with_the_way_out(
+def test_a_hub_that_cannot_be_reached_is_reported_quickly_with_an_alternative(
     offline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1" if offline else "0")
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port: nobody listens
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port, which is closed
     # `datasets` would ask again and again, for minutes
-    monkeypatch.setattr(hub, "_datasets", lambda _: pytest.fail("the data set was asked for although nobody answers"))
+    monkeypatch.setattr(hub, "_builder", lambda *_: pytest.fail("the data set was requested from a hub that is down"))
     with pytest.raises(UsageError, match=r"cannot be reached.*--from PATH.*`stories`"):
         open_corpus(make_request(DataSpec(corpus="tinystories")))
 
@@ -186,7 +195,7 @@ def test_a_connection_that_breaks_says_how_to_go_on(repository: Path) -> None:
             raise ConnectionResetError("peer went away")
 
     found["train"]._stream = Breaking()
-    with pytest.raises(OelmError, match=r"broke off: ConnectionResetError.*same command again") as caught:
+    with pytest.raises(OelmError, match=r"failed: ConnectionResetError.*same command again") as caught:
         list(found["train"].blocks(Position(), 10))
     assert caught.value.exit_code == 1
 
@@ -215,7 +224,7 @@ LINES = st.lists(
 @settings(max_examples=300)
 def test_the_rows_of_wikitext_make_the_articles_of_its_file(lines: list[str]) -> None:
     text = "".join(lines).encode()
-    places = [0, *cuts("articles", text, final=True), len(text)]
+    places = [0, *find_cuts("articles", text, final=True), len(text)]
     expected = [text[start:end].decode() for start, end in pairwise(places)] if text else []
     rows = ["" if line == " \n" else line for line in lines]
     assert [article for article, _ in articles(rows, 0)] == expected
@@ -224,7 +233,7 @@ def test_the_rows_of_wikitext_make_the_articles_of_its_file(lines: list[str]) ->
         assert [article for article, _ in articles(rows[second:], second)] == expected[1:]
 
 
-def test_a_section_is_no_title() -> None:
+def test_a_section_is_not_a_title() -> None:
     assert is_title(" = Title = \n")
     assert not is_title(" = = Section = = \n")
     assert not is_title(" Text = x = \n")

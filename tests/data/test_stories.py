@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.data import stories
-from oelm.data.stories import Story, generate, story
+from oelm.data.stories import Story, generate_stories, write_story
 
 SEEDS = st.integers(0, 2**32)
 INDICES = st.integers(0, 10**9)
@@ -38,7 +38,7 @@ class Script:
 
 def follow(choices: Sequence[int]) -> tuple[Story, Script]:
     script = Script(choices)
-    return stories._tell(script), script
+    return stories._write(script), script
 
 
 class NotAStory(Exception):
@@ -49,13 +49,13 @@ def parse(text: str) -> Story:
     """Recover a story from its text by walking the grammar with a chooser that reads."""
 
     def read(pieces: Sequence[str], options: Sequence[str]) -> int:
-        told = "".join(pieces)
+        story = "".join(pieces)
         for index, option in enumerate(options):
-            if text.startswith(told + option):
+            if text.startswith(story + option):
                 return index
         raise NotAStory
 
-    found = stories._tell(read)
+    found = stories._write(read)
     if found.text != text:
         raise NotAStory
     return found
@@ -65,26 +65,26 @@ def parse(text: str) -> Story:
 
 
 def test_the_corpus_is_still_the_one_that_all_figures_were_measured_on() -> None:
-    told = "\n".join(each.text for each in generate(0, 200))
-    digest = hashlib.sha256(told.encode()).hexdigest()
+    story = "\n".join(each.text for each in generate_stories(0, 200))
+    digest = hashlib.sha256(story.encode()).hexdigest()
     assert digest == "dec05b5f16322c2ed37b529a18faa1b3f5d27e5bd53a1de4c5ce19f6535a2675"
 
 
 @given(SEEDS, st.integers(0, 10**6), st.integers(0, 4))
 def test_a_shard_is_a_stretch_of_the_one_sequence(seed: int, start: int, count: int) -> None:
-    alone = [story(seed, index) for index in reversed(range(start, start + count))]
-    assert list(generate(seed, count, start)) == alone[::-1]
-    assert list(islice(generate(seed, start=start), count)) == alone[::-1]
+    alone = [write_story(seed, index) for index in reversed(range(start, start + count))]
+    assert list(generate_stories(seed, count, start)) == alone[::-1]
+    assert list(islice(generate_stories(seed, start=start), count)) == alone[::-1]
 
 
 def test_neighbouring_seeds_and_indices_tell_different_stories() -> None:
-    texts = {story(seed, index).text for seed in range(30) for index in range(30)}
+    texts = {write_story(seed, index).text for seed in range(30) for index in range(30)}
     assert len(texts) == 900
 
 
 @given(SEEDS, INDICES)
 def test_a_story_is_one_clean_paragraph(seed: int, index: int) -> None:
-    text = story(seed, index).text
+    text = write_story(seed, index).text
     assert re.fullmatch(r"[A-Z][a-z]+( [A-Za-z]+[.?]?)+", text)
     assert text.endswith(".")
     assert 60 < len(text.split()) < 400
@@ -95,13 +95,13 @@ def test_a_story_is_one_clean_paragraph(seed: int, index: int) -> None:
 
 @given(SEEDS, INDICES)
 def test_parsing_gives_back_the_story_with_its_choices_and_its_probability(seed: int, index: int) -> None:
-    told = story(seed, index)
-    assert parse(told.text) == told
+    story = write_story(seed, index)
+    assert parse(story.text) == story
 
 
 @given(SEEDS, INDICES)
 def test_no_option_of_a_choice_is_a_prefix_of_another(seed: int, index: int) -> None:
-    _, script = follow(story(seed, index).choices)
+    _, script = follow(write_story(seed, index).choices)
     for options in script.offers:
         assert all(not after.startswith(before) for before, after in pairwise(sorted(options))), options
 
@@ -110,18 +110,18 @@ def test_no_option_of_a_choice_is_a_prefix_of_another(seed: int, index: int) -> 
 def test_whatever_else_might_have_been_chosen_tells_a_story_that_parses_back(
     seed: int, index: int, data: st.DataObject
 ) -> None:
-    choices = story(seed, index).choices
+    choices = write_story(seed, index).choices
     _, script = follow(choices)
     turn = data.draw(st.integers(0, len(choices) - 1))
     for option in range(len(script.offers[turn])):
-        told, _ = follow([*choices[:turn], option])
-        assert told.choices[: turn + 1] == (*choices[:turn], option)
-        assert parse(told.text) == told
+        story, _ = follow([*choices[:turn], option])
+        assert story.choices[: turn + 1] == (*choices[:turn], option)
+        assert parse(story.text) == story
 
 
 @given(SEEDS, INDICES, st.data())
 def test_a_story_without_one_of_its_words_is_refused(seed: int, index: int, data: st.DataObject) -> None:
-    words = story(seed, index).text.split()
+    words = write_story(seed, index).text.split()
     del words[data.draw(st.integers(0, len(words) - 1))]
     with pytest.raises(NotAStory):
         parse(" ".join(words))
@@ -131,8 +131,8 @@ def test_a_story_without_one_of_its_words_is_refused(seed: int, index: int, data
 def test_a_story_with_one_word_from_elsewhere_in_it_is_refused_or_another_story(
     seed: int, index: int, data: st.DataObject
 ) -> None:
-    told = story(seed, index)
-    words = told.text.split()
+    story = write_story(seed, index)
+    words = story.text.split()
     place, source = (data.draw(st.integers(0, len(words) - 1)) for _ in range(2))
     changed = words[source] != words[place]
     words[place] = words[source]
@@ -142,7 +142,7 @@ def test_a_story_with_one_word_from_elsewhere_in_it_is_refused_or_another_story(
         assert changed
     else:
         assert found.text == " ".join(words)
-        assert (found.choices != told.choices) == changed
+        assert (found.choices != story.choices) == changed
 
 
 # --- the probabilities
@@ -150,16 +150,16 @@ def test_a_story_with_one_word_from_elsewhere_in_it_is_refused_or_another_story(
 
 @given(SEEDS, INDICES)
 def test_the_probability_is_that_of_equally_likely_options(seed: int, index: int) -> None:
-    told = story(seed, index)
-    _, script = follow(told.choices)
-    assert told.log_probability == pytest.approx(-sum(math.log(len(options)) for options in script.offers))
-    assert len(told.choices) == len(script.offers)
+    story = write_story(seed, index)
+    _, script = follow(story.choices)
+    assert story.log_probability == pytest.approx(-sum(math.log(len(options)) for options in script.offers))
+    assert len(story.choices) == len(script.offers)
 
 
 def test_options_are_drawn_equally_often() -> None:
     drawn: dict[int, Counter[int]] = {}
-    for told in generate(5, 2000):
-        for choice, options in zip(told.choices, follow(told.choices)[1].offers, strict=True):
+    for story in generate_stories(5, 2000):
+        for choice, options in zip(story.choices, follow(story.choices)[1].offers, strict=True):
             drawn.setdefault(len(options), Counter())[choice] += 1
     for num_options, counts in drawn.items():
         expected = counts.total() / num_options
@@ -172,10 +172,10 @@ def every_story() -> Iterator[Story]:
     """Walk the whole tree of choices, as an odometer that learns the size of its wheels on the way."""
     choices: list[int] = []
     while True:
-        told, script = follow(choices)
-        yield told
+        story, script = follow(choices)
+        yield story
         sizes = [len(options) for options in script.offers]
-        choices = list(told.choices)
+        choices = list(story.choices)
         while choices and choices[-1] == sizes[len(choices) - 1] - 1:
             choices.pop()
         if not choices:
@@ -192,10 +192,10 @@ def test_in_a_small_world_the_probabilities_of_all_stories_add_up_to_one(monkeyp
     monkeypatch.setattr(stories, "_FEWEST_EVENTS", 0)
     seen: set[str] = set()
     total = 0.0
-    for told in every_story():
-        assert told.text not in seen
-        seen.add(told.text)
-        total += math.exp(told.log_probability)
+    for story in every_story():
+        assert story.text not in seen
+        seen.add(story.text)
+        total += math.exp(story.log_probability)
     assert total == pytest.approx(1, abs=1e-9)
     assert len(seen) > 1000
 
@@ -205,7 +205,7 @@ def test_in_a_small_world_the_probabilities_of_all_stories_add_up_to_one(monkeyp
 
 @dataclass
 class Reader:
-    """What somebody knows who reads sentence by sentence, and checks each sentence against it."""
+    """The knowledge of a reader who checks each sentence against the earlier ones."""
 
     place: dict[str, str] = field(default_factory=dict)  # of people, and of things put down
     holder: dict[str, str] = field(default_factory=dict)  # of things
@@ -257,7 +257,7 @@ class Reader:
         return True
 
     def check(self, sentence: str) -> None:
-        """Hold a sentence that tells nothing new against what is known."""
+        """Check a sentence without new facts against the known ones."""
         self.num_answers += 1
         if found := re.fullmatch(r"(.+) met (.+)", sentence):
             assert self.place[found[1]] == self.place[found[2]]
@@ -293,10 +293,10 @@ def read(text: str) -> Reader:
 
 @given(SEEDS, INDICES)
 def test_whatever_a_story_says_again_agrees_with_what_happened(seed: int, index: int) -> None:
-    told = story(seed, index)
-    reader = read(told.text)
-    assert reader.num_answers > told.text.count("?")
-    for question in told.questions:
+    story = write_story(seed, index)
+    reader = read(story.text)
+    assert reader.num_answers > story.text.count("?")
+    for question in story.questions:
         if found := re.fullmatch(r"Who has the (.+)\?", question.text):
             assert question.answer == reader.holder.get(found[1], "nobody")
         elif found := re.fullmatch(r"Where is the (.+)\?", question.text):
@@ -309,7 +309,7 @@ def test_whatever_a_story_says_again_agrees_with_what_happened(seed: int, index:
 
 @given(SEEDS, INDICES)
 def test_an_answer_answers_the_question_before_it(seed: int, index: int) -> None:
-    text = story(seed, index).text
+    text = write_story(seed, index).text
     answered = re.findall(r"Where was (.+?)\? (?i:\1) was in the ", text)
     answered += re.findall(r"Who had (.+?)\? \w+(?: \w+)? had \1\.", text)
     answered += re.findall(r"What did (.+?) have\? \1 had ", text)
@@ -321,18 +321,18 @@ def test_an_answer_answers_the_question_before_it(seed: int, index: int) -> None
 
 def test_two_of_five_sentences_only_say_again_what_is_known() -> None:
     num_sentences = num_certain = 0
-    for told in generate(3, 200):
-        chosen = follow(told.choices)[1].positions
-        ends = [0, *(match.end() for match in re.finditer(r"[.?]", told.text))]
+    for story in generate_stories(3, 200):
+        chosen = follow(story.choices)[1].positions
+        ends = [0, *(match.end() for match in re.finditer(r"[.?]", story.text))]
         num_sentences += len(ends) - 1
         num_certain += sum(not any(start <= at < end for at in chosen) for start, end in pairwise(ends))
     assert num_certain / num_sentences > 0.4
 
 
 def test_who_looks_at_one_word_back_pays_several_times_the_floor() -> None:
-    told = list(generate(4, 500))
-    words = [word for each in told for word in (*re.findall(r"\w+|[.?]", each.text), "<end>")]
+    story = list(generate_stories(4, 500))
+    words = [word for each in story for word in (*re.findall(r"\w+|[.?]", each.text), "<end>")]
     pairs, singles = Counter(pairwise(words)), Counter(words)
     # The entropy of the pairs counted on the very text they predict: no bigram model does better on it.
     bigram = -sum(n * math.log(n / singles[first]) for (first, _), n in pairs.items()) / len(words)
-    assert bigram > -4 * sum(each.log_probability for each in told) / len(words)
+    assert bigram > -4 * sum(each.log_probability for each in story) / len(words)

@@ -3,10 +3,13 @@
 import csv
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oelm.data.documents import Position, RowFiles
 from oelm.data.tables import read_table
 from oelm.errors import BadData
 
@@ -25,9 +28,6 @@ def written(path, rows):
         lines = ["\t".join(rows[0]), *("\t".join(row.values()) for row in rows)]
         path.write_text("\n".join(lines) + "\n")
     else:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         pq.write_table(pa.Table.from_pylist(rows), path)
     return path
 
@@ -72,7 +72,53 @@ def test_a_table_without_rows_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize("line", ["not json", "[1, 2]"])
-def test_a_line_that_is_no_object_is_refused(tmp_path, line):
+def test_a_line_that_is_not_an_object_is_refused(tmp_path, line):
     (tmp_path / "train.jsonl").write_text('{"a": 1}\n' + line + "\n")
     with pytest.raises(BadData, match="line 2, is not"):
         read_table(tmp_path / "train.jsonl")
+
+
+def test_json_that_is_nested_too_deeply_is_refused(tmp_path):
+    (tmp_path / "train.jsonl").write_text("[" * 100_000)
+    with pytest.raises(BadData, match="line 1, is not JSON"):
+        read_table(tmp_path / "train.jsonl")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_two_columns_of_one_name_are_refused(tmp_path, suffix):
+    path = tmp_path / f"train{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), path)
+    else:
+        path.write_text("text,text\na,b\n".replace(",", "," if suffix == ".csv" else "\t"))
+    with pytest.raises(BadData, match="has 2 columns called 'text'"):
+        read_table(path)
+
+
+def test_a_csv_file_with_an_open_quotation_mark_is_refused(tmp_path):
+    (tmp_path / "train.csv").write_text('text,label\n"open,1\n')
+    with pytest.raises(BadData, match="is not a readable CSV file"):
+        read_table(tmp_path / "train.csv")
+
+
+def test_a_folder_that_is_named_like_a_table_is_refused(tmp_path):
+    for suffix in (".csv", ".parquet"):
+        (tmp_path / f"train{suffix}").mkdir()
+        with pytest.raises(BadData):
+            read_table(tmp_path / f"train{suffix}")
+
+
+def test_parquet_text_that_is_not_utf8_is_refused(tmp_path):
+    offsets, letters = pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, offsets, letters])
+    pq.write_table(pa.table({"text": broken}), tmp_path / "train.parquet")
+    with pytest.raises(BadData, match="text that is not UTF-8"):
+        read_table(tmp_path / "train.parquet")
+    with pytest.raises(BadData, match="text that is not UTF-8"):
+        list(RowFiles([tmp_path / "train.parquet"]).blocks(Position(), 100))
+
+
+@pytest.mark.parametrize("line", ["text , label", "\ufefftext,label"])
+def test_names_of_columns_are_stripped(tmp_path, line):
+    (tmp_path / "train.csv").write_text(f"{line}\nfine,1\n", encoding="utf-8")
+    assert read_table(tmp_path / "train.csv") == [{"text": "fine", "label": "1"}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from oelm.data import vocabulary
+from oelm.data import tokenizer as vocabulary
 from oelm.data.tokenizer import Tokenizer, gpt2_tokenizer, load_tokenizer, train_tokenizer, trained_tokenizer
 from oelm.errors import BadData, UsageError
 
@@ -76,7 +77,7 @@ def test_training_in_another_process_gives_the_same_bytes() -> None:
 
 
 def test_too_little_text_for_a_vocabulary_says_how_much_it_would_give() -> None:
-    with pytest.raises(BadData, match=r"no more than 259\. Ask for --vocab-size 259"):
+    with pytest.raises(BadData, match=r"no more than 259\. Use --vocab-size 259"):
         train_tokenizer(["abc"], 5000)
 
 
@@ -163,11 +164,23 @@ def test_a_tokenizer_file_that_is_torn_or_of_another_kind_does_not_fit(old: str,
     assert trained_tokenizer(content.encode()).vocab_size == 290
 
 
-def test_a_whole_tokenizer_that_is_not_the_one_of_the_tokens_beside_it_is_refused(
-    tiny_data: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_tokenizer_file_is_refused_and_never_crashes() -> None:
+    content, chance = TRAINED.files["tokenizer.json"], random.Random(0)
+    refused = 0
+    for _ in range(400):
+        place, bit = chance.randrange(len(content)), chance.randrange(8)
+        try:
+            found = trained_tokenizer(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        except BadData:
+            refused += 1
+        else:
+            found.encode_batch(["Where was Tom?"])
+    assert refused > 200
+
+
+def test_a_valid_tokenizer_that_did_not_make_the_tokens_is_refused(tiny_data: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_data, tmp_path / "data")
     assert load_tokenizer(tmp_path / "data").vocab_size == 300
     TRAINED.save(tmp_path / "data")
-    with pytest.raises(BadData, match="is not the one its tokens were made with"):
+    with pytest.raises(BadData, match="is not the one that made its tokens"):
         load_tokenizer(tmp_path / "data")

@@ -35,7 +35,7 @@ def test_its_bits_per_byte_are_those_of_our_own_model(tiny_data, tmp_path):
     model = GPT(GPTSpec(context=128, model_dim=32, num_layers=1, num_heads=4, vocab_size=tokenizer.vocab_size)).eval()
     with torch.no_grad():
         model.token_embedding.weight.mul_(20)  # far from uniform, so that a wrong model is noticed
-    export(model, tmp_path / "gpt2", tiny_data)
+    export(model, tmp_path / "gpt2", tokenizer)
     texts = ["Tom went to the park.", "Emma had the red ball. Where was it?"]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     (tmp_path / "local_text.yaml").write_text(TASK.format(file=tmp_path / "text.jsonl"))

@@ -99,7 +99,7 @@ def test_a_method_that_lets_layers_train_is_refused_below_adapters(tmp_path):
     oelm.apply(model, "oelm-partial:-1")
     adapted = with_lora(model, targets)
     arguments = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
-    with pytest.raises(NotCarriedOut, match="PEFT freezes everything below its adapters"):
+    with pytest.raises(NotCarriedOut, match="PEFT freezes everything except its adapters"):
         transformers.Trainer(adapted, arguments, callbacks=[oelm.OelmCallback()])
     assert not any(p.requires_grad for name, p in adapted.named_parameters() if "lora_" not in name)
 

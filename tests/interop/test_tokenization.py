@@ -2,10 +2,10 @@
 
 import pytest
 
-from oelm.data.text_encoder import trained_encoder
+from oelm.data.tokenizer import trained_encoder
 from oelm.errors import BadData
-from oelm.interop.tokenization import encoder_of
-from oelm.spec.model import GPT_SIZES, ForeignSpec
+from oelm.interop.pretrained import encoder_of
+from oelm.spec.model import GPT_SIZES, HuggingFaceSpec
 
 TEXTS = ["Tom went to the park.", "Lily saw a bird."]
 
@@ -18,15 +18,15 @@ def test_our_gpt_reads_as_gpt2_does():
 def test_a_directory_is_read_with_its_own_tokenizer(tmp_path):
     own = trained_encoder(TEXTS, 270)
     own.tokenizer.save(str(tmp_path / "tokenizer.json"))
-    found = encoder_of(ForeignSpec(name=str(tmp_path)))
+    found = encoder_of(HuggingFaceSpec(name=str(tmp_path)))
     assert found.encode([(TEXTS[0],)], 32)[0].ids == own.encode([(TEXTS[0],)], 32)[0].ids
 
 
 def test_a_shape_without_a_tokenizer_says_how_to_get_one():
     with pytest.raises(BadData, match="--vocab-size"):
-        encoder_of(ForeignSpec(name="gpt2-tiny", pretrained=False))
+        encoder_of(HuggingFaceSpec(name="gpt2-tiny", pretrained=False))
 
 
 def test_a_directory_without_a_tokenizer_is_refused_in_words(tmp_path):
     with pytest.raises(BadData, match=r"could not be read .* tokenizer\.json"):
-        encoder_of(ForeignSpec(name=str(tmp_path)))
+        encoder_of(HuggingFaceSpec(name=str(tmp_path)))

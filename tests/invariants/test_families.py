@@ -16,7 +16,7 @@ from oelm.models.families import architecture_of
 
 
 def _rows():
-    """Load the table beside this file; tests are no package."""
+    """Load the table next to this file; tests are not a package."""
     spec = importlib.util.spec_from_file_location("family_rows", Path(__file__).with_name("family_rows.py"))
     module = sys.modules.setdefault("family_rows", importlib.util.module_from_spec(spec))
     if not hasattr(module, "ROWS"):
@@ -26,6 +26,7 @@ def _rows():
 
 rows = _rows()
 every_family, every_fused_family = rows.named(rows.ROWS), rows.named(rows.FUSED)
+every_family_quickly = rows.named(rows.ROWS, all_quick=True)
 
 
 @pytest.fixture(autouse=True)
@@ -57,28 +58,26 @@ def process_group(tmp_path_factory):
     torch.distributed.destroy_process_group()
 
 
-@every_family
+@every_family_quickly
 def test_every_role_is_found_in_every_layer_and_site(row):
     found = projections(row.build())
     assert {each.site for each in found} == set(row.sites)
     for site in row.sites:
         for role in ("q", "k", "v", "o"):
             assert [each.layer for each in found if (each.role, each.site) == (role, site)] == [0, 1]
-    assert {each.layer for each in found if each.role == "ffn"} == {0, 1}
+    assert {each.layer for each in found if each.role == "ffn"} == ({0, 1} if row.ffn else set())
     assert len({each.name for each in found}) == len(found)
-    assert all(
-        each.shape[:2] == ((2 if row.name in ("llama", "mistral", "qwen2", "qwen3") else 4), 8)
-        for each in found
-        if each.role == "k"
-    )
+    assert all(each.shape[:2] == (row.key_heads, 8) for each in found if each.role == "k")
 
 
-@every_family
+@every_family_quickly
 @pytest.mark.parametrize("method", ["baseline", "frozen-as-is", "oelm-qk-ffn"])
 def test_locating_and_freezing_leave_the_logits_alone(row, method):
     model = row.build().eval()
     spec = oelm.named_method(method)
     spec = spec.model_copy(update={"init": oelm.MethodSpec().init})
+    if not row.ffn and "ffn" in spec.freeze.roles:
+        pytest.skip("its experts are not a role")
     with torch.no_grad():
         before = row.logits(model)
         oelm.apply(model, spec)
@@ -96,7 +95,7 @@ def test_fused_families_keep_their_logits_at_a_real_width(row):
     assert (after - before).abs().max() <= 1e-6 * before.abs().max()
 
 
-@every_family
+@every_family_quickly
 @pytest.mark.parametrize(
     "method", ["oelm-freeze", "oelm-from-current", "orthogonal-trained", "oelm-slice", "oelm-hadamard"]
 )
@@ -123,17 +122,19 @@ def test_frozen_bytes_survive_fifty_decayed_steps_while_the_rest_moves(row):
     assert set(oelm.verify_frozen(model)) >= {f"{name}.weight" for name in held}
 
 
-@every_family
+@every_family_quickly
 def test_counts_add_up_and_biases_are_counted_by_choice(row):
     model = row.build()
     total = sum(parameter.numel() for parameter in model.parameters())
-    shapes = [each.shape for each in projections(model, ("q", "k"))]
-    weights = sum(heads * size * width for heads, size, width in shapes)
-    biases = sum(heads * size for heads, size, _ in shapes) if row.biased else 0
+    fixed = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)  # Whisper
+    shapes = [(each.role, *each.shape) for each in projections(model, ("q", "k"))]
+    weights = sum(heads * size * width for _, heads, size, width in shapes)
+    biases = sum(heads * size for role, heads, size, _ in shapes if role in row.biased)
     audit = oelm.apply(model, "oelm-freeze")
-    assert (audit.total, audit.frozen, audit.trainable) == (total, weights + biases, total - weights - biases)
+    held = weights + biases + fixed
+    assert (audit.total, audit.frozen, audit.trainable) == (total, held, total - held)
     unbiased = oelm.MethodSpec(freeze={"roles": ("q", "k"), "biases": False})
-    assert oelm.apply(row.build(), unbiased).frozen == weights
+    assert oelm.apply(row.build(), unbiased).frozen == weights + fixed
 
 
 @every_family
@@ -148,7 +149,7 @@ def test_biases_keep_their_values_when_weights_are_drawn(row):
             assert torch.equal(tensor, state[name]), name
 
 
-@every_family
+@every_family_quickly
 def test_what_is_saved_is_loaded_by_plain_tools_with_equal_logits(row, tmp_path):
     model = row.build()
     oelm.apply(model, "oelm-freeze")
@@ -166,7 +167,7 @@ def test_what_is_saved_is_loaded_by_plain_tools_with_equal_logits(row, tmp_path)
         assert torch.allclose(row.logits(plain.eval()), row.logits(model.eval()), rtol=1e-5, atol=1e-6)
 
 
-@every_family
+@every_family_quickly
 def test_oelm_load_brings_back_the_method_frozen(row, tmp_path):
     if not row.from_transformers:
         pytest.skip("torch's modules have no save_pretrained")
@@ -176,7 +177,10 @@ def test_oelm_load_brings_back_the_method_frozen(row, tmp_path):
     model.save_pretrained(tmp_path)
     back = oelm.load(tmp_path)
     assert oelm.verify_frozen(back) == oelm.verify_frozen(model)
-    assert oelm.audit(back).frozen == oelm.audit(model).frozen
+    # from_pretrained trains the fixed positions of Whisper, so only projections can be compared
+    assert [each.frozen for each in oelm.audit(back).projections] == [
+        each.frozen for each in oelm.audit(model).projections
+    ]
     steps(row, back)
     oelm.verify_frozen(back)
 
@@ -237,7 +241,7 @@ def test_a_cast_is_no_movement_and_stays_frozen(row, dtype):
     oelm.apply(model, "oelm-freeze")
     model.to(dtype)
     oelm.verify_frozen(model)
-    if row.inputs != "pixels":
+    if row.inputs in ("tokens", "pair"):
         steps(row, model)
     oelm.verify_frozen(model)
     each = projections(model, ("q",))[0]
@@ -263,6 +267,8 @@ def test_gradient_checkpointing_stays_frozen(row):
     model = row.build()
     oelm.apply(model, "oelm-freeze")
     if row.from_transformers:
+        if not model.supports_gradient_checkpointing:
+            pytest.skip("transformers has no gradient checkpointing for it")
         model.gradient_checkpointing_enable()
         model.train()
         steps(row, model)
@@ -277,7 +283,8 @@ def test_gradient_checkpointing_stays_frozen(row):
 def test_ddp_stays_frozen(row, process_group):
     model = row.build()
     oelm.apply(model, "oelm-freeze")
-    wrapped = DistributedDataParallel(model)
+    # CLIP, SigLIP and wav2vec 2 have parameters that they do not use
+    wrapped = DistributedDataParallel(model, find_unused_parameters=not row.quick)
     before = {each.name: sha256(each.weight) for each in projections(model, ("v",))}
     steps(row, model, wrapped=wrapped)
     oelm.verify_frozen(wrapped)
@@ -293,9 +300,10 @@ def test_the_same_seed_draws_the_same_and_another_seed_draws_other_weights(row):
     assert len(set(one)) == len(one)
 
 
-@every_family
+@every_family_quickly
 def test_without_q_and_k_attention_is_uniform_or_refused(row):
-    model = row.build()
+    # Models outside the attention interface cannot be asked later for an attention that shows its weights.
+    model = row.build() if row.repairs or not row.from_transformers else row.build(attn_implementation="eager")
     if not row.uniform:
         with pytest.raises(oelm.OelmError, match="not uniform"):
             oelm.apply(model, "uniform")
@@ -325,5 +333,5 @@ def test_split_modules_keep_their_name_and_type(row):
 def test_every_built_in_family_has_a_row():
     from oelm.models.families import ARCHITECTURES
 
-    known = {type(architecture_of(row.build())) for row in rows.ROWS}
-    assert {type(each) for each in ARCHITECTURES} - known == {type(ARCHITECTURES[0])}
+    known = {architecture_of(row.build()).name for row in rows.ROWS}
+    assert {each.name for each in ARCHITECTURES} - known == {"gpt"}

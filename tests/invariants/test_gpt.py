@@ -6,23 +6,16 @@ import pytest
 import torch
 
 import oelm
-from oelm import surgery
-from oelm.errors import (
-    AlreadyApplied,
-    BadShape,
-    FrozenWeightsMoved,
-    MethodError,
-    UnknownName,
-    UnusableWeight,
-)
+from oelm.errors import AlreadyApplied, BadShape, FrozenWeightsMoved, MethodError, UnknownName, UnusableWeight
 from oelm.method.freeze import sha256
 from oelm.method.orthogonal import departure
-from oelm.method.rates import multipliers
+from oelm.method.schedule import multipliers
+from oelm.models import apply as surgery
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.spec.method import FreezeSpec, InitSpec, MethodSpec
+from oelm.spec.methods import METHODS
 from oelm.spec.model import GPT_SIZES
-from oelm.spec.named import METHODS
 from oelm.spec.train import TrainSpec
 from oelm.train.optimizer import Optimizer
 
@@ -114,7 +107,7 @@ def test_the_draw_depends_on_the_seed_and_differs_between_layers_and_roles():
     assert again == [p.sha256 for p in prepared("oelm-freeze", 0)[1].projections]
 
 
-def test_what_is_frozen_stands_in_no_optimiser_we_build():
+def test_frozen_parameters_are_in_no_optimiser_we_build():
     model, audit = prepared("oelm-qk-ffn")
     names = [name for name, _ in model.named_parameters()]
     rates = multipliers(names, architecture_of(model).projections(model), MethodSpec().rates)
@@ -216,7 +209,7 @@ def untouched(model):
     [
         ("oelm-freez", UnknownName, "Did you mean 'oelm-freeze'"),
         ("oelm-partial:7", BadShape, "numbered 0 to 1"),
-        (MethodSpec(freeze=FreezeSpec(roles=("q",), layers=(2,))), BadShape, "layer 2 was named"),
+        (MethodSpec(freeze=FreezeSpec(roles=("q",), layers=(2,))), BadShape, "names layer 2"),
         ("oelm+low-rank=32", BadShape, "low_rank=32"),
         (MethodSpec(init=InitSpec(shape="orthogonal"), sites=("cross",)), BadShape, "cross"),
     ],
@@ -241,7 +234,7 @@ def test_a_head_wider_than_its_input_is_refused_before_anything_is_drawn():
 def test_freezing_a_role_the_model_lacks_is_refused():
     model, _ = prepared("uniform")
     del model._oelm
-    with pytest.raises(BadShape, match=r"\['k', 'q'\] was asked for.*'ffn', 'o', 'v'"):
+    with pytest.raises(BadShape, match=r"\['k', 'q'\], but .*'ffn', 'o', 'v'"):
         oelm.apply(model, "frozen-as-is")
 
 
@@ -264,6 +257,6 @@ def test_a_quantised_weight_is_refused():
         oelm.apply(model, "oelm-freeze")
 
 
-def test_proving_a_model_that_no_method_stands_on_is_refused():
-    with pytest.raises(MethodError, match="no method stands"):
+def test_verifying_a_model_without_a_method_is_refused():
+    with pytest.raises(MethodError, match="No method has been applied"):
         oelm.verify_frozen(GPT(NANO))

@@ -7,15 +7,15 @@ import torch
 
 import oelm
 from oelm.errors import BadShape
-from oelm.method.rates import multipliers
 from oelm.method.repair import Repair
-from oelm.models.attention import _weights
+from oelm.method.schedule import multipliers
 from oelm.models.families import architecture_of
-from oelm.models.generate import generate
+from oelm.models.generate import generate_tokens
 from oelm.models.gpt import GPT, rotate
+from oelm.models.heads import _weights
 from oelm.spec.method import RatesSpec
+from oelm.spec.methods import METHODS, named_method
 from oelm.spec.model import GPT_SIZES
-from oelm.spec.named import METHODS, named_method
 
 NANO = GPT_SIZES["nano"]
 VARIANTS = {
@@ -35,7 +35,7 @@ IDS = torch.randint(0, 97, (2, 20), generator=torch.Generator().manual_seed(1))
 
 
 def repaired(parts, spec=NANO, base="oelm", seed=0, *, trained=True):
-    """Build a model with repairs whose values are, unless told, what training might have made of them."""
+    """Build a model with repairs, by default with values that training might have given them."""
     model = GPT(spec, seed).eval()
     oelm.apply(model, f"{base}+{parts}", seed=seed)
     if trained:
@@ -91,7 +91,7 @@ def projected(attention, role, x_D, head, position):
 
 
 def distance_bias(attention, head, key_head, distance):
-    """The function of distance that position features stand for, as a sum of cosines and sines."""
+    """The function of distance of position features, as a sum of cosines and sines."""
     of, context = neutral_or_trained(attention), attention.spec.context
     cosine, sine = of["position_features.cosine_HM"][head], of["position_features.sine_HM"][head]
     number = len(cosine)
@@ -216,10 +216,10 @@ def test_a_cache_gives_the_hidden_states_of_the_whole_text(parts, spec):
 @pytest.mark.parametrize("parts", TOGETHER)
 def test_generation_goes_on_past_the_context_and_takes_the_likeliest_of_the_whole_text(parts):
     model, text = repaired(parts), [5, 6, 7]
-    for token in generate(model, text, new_tokens=20, temperature=0):
+    for token in generate_tokens(model, text, new_tokens=20, temperature=0):
         assert token == int(model(torch.tensor([text]))[0, -1].argmax())
         text.append(token)
-    assert len(list(generate(model, text, new_tokens=40))) == 40
+    assert len(list(generate_tokens(model, text, new_tokens=40))) == 40
 
 
 @pytest.mark.parametrize("parts", [*SINGLE, *TOGETHER])
@@ -335,11 +335,10 @@ def test_a_residual_as_large_as_the_projection_is_refused():
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.repair.active()])
 def test_other_families_refuse_by_name_what_they_cannot_carry_out(name):
     from oelm.errors import NotCarriedOut
-    from oelm.models.build import build
-    from oelm.models.configs import spec_of
+    from oelm.models.build import build, parse_model_name
 
     lacking = set(named_method(name).repair.active()) & {"qk_norm"}
-    model = build(spec_of("bert-tiny"))
+    model = build(parse_model_name("bert-tiny"))
     if not lacking:
         oelm.apply(model, name)
         return
@@ -349,7 +348,7 @@ def test_other_families_refuse_by_name_what_they_cannot_carry_out(name):
 
 def test_more_and_smaller_heads_are_an_arm_like_any_other():
     from oelm.spec.run import RunSpec
-    from oelm.study import Arm, Study
+    from oelm.spec.study import Arm, Study
 
     arm = Arm(name="small-heads", method=METHODS["oelm-core"], model={"num_heads": 8})
     study = Study(name="heads", question="?", base=RunSpec(model=NANO), arms=("baseline", arm))

@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from oelm.errors import FrozenWeightsMoved
-from oelm.method.freeze import hold, is_as_frozen, refuse_moved, release, rounded, sha256
+from oelm.method.freeze import freeze_tensors, hash_rounded, is_as_frozen, refuse_moved, sha256, unfreeze_tensors
 
 
 def test_a_stale_gradient_cannot_move_a_held_tensor():
     layer = nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, weight_decay=0.1)
     layer(torch.ones(1, 4)).sum().backward()
-    hashes = hold(layer.named_parameters())
+    hashes = freeze_tensors(layer.named_parameters())
     optimizer.step()
     refuse_moved(dict(layer.named_parameters()), hashes)
 
@@ -25,10 +25,10 @@ def test_the_hash_is_of_the_bytes_whatever_the_dtype_and_layout():
 
 def test_what_moved_vanished_or_trains_again_is_named():
     layer = nn.Linear(2, 2)
-    hashes = hold(layer.named_parameters()) | {"ghost": "0"}
+    hashes = freeze_tensors(layer.named_parameters()) | {"ghost": "0"}
     with torch.no_grad():
         layer.weight[0, 0] += 1
-    release([("bias", layer.bias)])
+    unfreeze_tensors([("bias", layer.bias)])
     with pytest.raises(FrozenWeightsMoved) as caught:
         refuse_moved(dict(layer.named_parameters()), hashes)
     for words in ("weight (its bytes changed)", "bias (requires_grad is True again)", "ghost (no longer"):
@@ -39,7 +39,7 @@ def test_what_moved_vanished_or_trains_again_is_named():
 @pytest.mark.parametrize("cast", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_a_cast_is_no_movement_and_a_change_under_it_is_one(start, cast):
     weight = torch.randn(40, 40, dtype=torch.float64).to(start)
-    frozen, casts = sha256(weight), rounded([("w", weight)])["w"]
+    frozen, casts = sha256(weight), hash_rounded([("w", weight)])["w"]
     moved = weight.to(cast)
     assert is_as_frozen(moved, frozen, casts)
     assert is_as_frozen(moved.to(torch.float64), frozen, casts)
@@ -48,5 +48,5 @@ def test_a_cast_is_no_movement_and_a_change_under_it_is_one(start, cast):
 
 
 def test_rounding_is_remembered_only_where_digits_can_be_lost():
-    assert len(rounded([("w", torch.zeros(2))])["w"]) == 2
-    assert len(rounded([("w", torch.zeros(2, dtype=torch.bfloat16))])["w"]) == 1
+    assert len(hash_rounded([("w", torch.zeros(2))])["w"]) == 2
+    assert len(hash_rounded([("w", torch.zeros(2, dtype=torch.bfloat16))])["w"]) == 1

@@ -50,10 +50,9 @@ def test_at_one_queries_are_the_keys_even_in_heads_as_wide_as_their_input():
 
 
 def test_a_foreign_model_with_grouped_keys_is_drawn_alike():
-    from oelm.models.build import build
-    from oelm.models.configs import spec_of
+    from oelm.models.build import build, parse_model_name
 
-    model = build(spec_of("llama-tiny"))
+    model = build(parse_model_name("llama-tiny"))
     oelm.apply(model, "oelm-correlated")
     for queries, keys in pairs(model):
         assert torch.allclose(queries @ keys.mT, 0.5 * torch.eye(32, dtype=torch.float64).expand(4, 32, 32), atol=1e-6)

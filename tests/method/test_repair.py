@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oelm.method.repair import (
-    Fold,
+    FoldedRepair,
     KeyMix,
     KeyShift,
     PositionBias,
@@ -80,7 +80,7 @@ def test_a_bias_is_read_by_distance_and_hides_successors_for_any_number_of_new_t
 
 def test_a_fold_acts_on_the_weight_as_its_parts_would_on_the_input():
     weight, x = torch.randn(6, 5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
-    fold = Fold(2, weight, core=True, diagonal=True, rank=2).double()
+    fold = FoldedRepair(2, weight, core=True, diagonal=True, rank=2).double()
     assert torch.equal(fold(weight), weight)
     with torch.no_grad():
         for parameter in fold.parameters():

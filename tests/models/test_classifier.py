@@ -5,8 +5,8 @@ import torch
 
 from oelm.errors import BadShape
 from oelm.models.build import build
-from oelm.models.classifier import Classifier, refuse_longer
-from oelm.spec.model import ForeignSpec
+from oelm.spec.model import HuggingFaceSpec
+from oelm.tasks.classification import Classifier, refuse_longer
 
 transformers = pytest.importorskip("transformers")
 
@@ -44,18 +44,20 @@ def test_a_model_that_does_not_tell_two_texts_apart_is_called_without_kinds(name
         assert torch.equal(Classifier(model, 49).logits(ids, mask, kinds), own)
 
 
-def test_a_model_that_tells_two_texts_apart_is_told_which_is_which():
+def test_token_types_are_passed_to_models_that_have_several():
     model = small("bert")
     ids, mask, kinds = a_pair()
     with torch.no_grad():
         own = model(input_ids=ids, attention_mask=mask, token_type_ids=kinds).logits
         assert torch.equal(Classifier(model, 0).logits(ids, mask, kinds), own)
         assert not torch.equal(Classifier(model, 0).logits(ids, mask, 0 * kinds), own)
+        without = model(input_ids=ids, attention_mask=mask).logits
+        assert torch.equal(Classifier(model, 0, token_types=False).logits(ids, mask, kinds), without)
 
 
 @pytest.mark.parametrize("name", ["bart-tiny", "t5-tiny", "bert-tiny", "gpt2"])
 def test_padding_with_the_end_of_a_trained_vocabulary_changes_no_logit(name):
-    spec, end = ForeignSpec(name=name, labels=3, pretrained=False), 299
+    spec, end = HuggingFaceSpec(name=name, labels=3, pretrained=False), 299
     model = build(spec, seed=1, vocab_size=300).eval()
     long, short = [5, 6, 7, 8, 9, end], [11, 12, end]
     ids = torch.tensor([long, short + [end] * 3])
@@ -88,6 +90,6 @@ def test_positions_that_are_counted_from_behind_the_padding_are_fewer(name):
 
 @pytest.mark.parametrize("name", ["t5-tiny", "bart-tiny"])
 def test_an_encoder_decoder_with_its_own_vocabulary_knows_how_answers_begin(name):
-    model = build(ForeignSpec(name=name, labels=3, pretrained=False)).eval()
+    model = build(HuggingFaceSpec(name=name, labels=3, pretrained=False)).eval()
     ids = torch.tensor([[5, 6, 7, model.config.eos_token_id]])
     assert Classifier(model, 0).logits(ids, torch.ones_like(ids), torch.zeros_like(ids)).shape == (1, 3)

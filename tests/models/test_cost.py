@@ -13,9 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import oelm
 from oelm.errors import BadShape, NotCarriedOut
-from oelm.models.build import build
-from oelm.models.configs import spec_of
-from oelm.models.cost import training_cost
+from oelm.models.build import build, parse_model_name
+from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
 from oelm.spec.model import GPT_SIZES, GPTSpec
 
@@ -75,7 +74,7 @@ def test_freezing_qk_removes_the_published_share_of_a_medium_step():
 
 
 def test_freezing_qk_removes_the_published_share_of_a_bert_step():
-    model = with_method(spec_of("bert-base", 3), "oelm-freeze")
+    model = with_method(parse_model_name("bert-base", 3), "oelm-freeze")
     cost = training_cost(model, 8, 128)
     assert_is_closed_form(cost, closed_form_of_bert(model.config, 8, 128), frozen=("q", "k"))
     assert round(100 * cost.flop_share, 1) == 5.4
@@ -133,7 +132,7 @@ def test_a_gpt_with_labels_reads_one_token_and_has_no_vocabulary_to_choose_from(
 
 
 def test_an_answer_that_is_written_costs_what_is_written():
-    model = with_method(spec_of("t5-small", None), "oelm-freeze")
+    model = with_method(parse_model_name("t5-small", None), "oelm-freeze")
     feed = {"input_ids": torch.ones(1, 16, dtype=torch.long), "decoder_input_ids": torch.ones(1, 3, dtype=torch.long)}
 
     def loss():
@@ -153,8 +152,8 @@ def test_an_answer_that_is_written_costs_what_is_written():
         ("t5-small", None),
     ],
 )
-def test_the_count_of_a_foreign_model_equals_torchs_own(name, labels):
-    model = with_method(spec_of(name, labels), "oelm-freeze")
+def test_the_count_of_a_hugging_face_model_equals_torchs_own(name, labels):
+    model = with_method(parse_model_name(name, labels), "oelm-freeze")
     cost = training_cost(model, 1, 16)
     names = ("input_ids", "decoder_input_ids") if model.config.is_encoder_decoder else ("input_ids",)
     feed = dict.fromkeys(names, torch.ones(1, 16, dtype=torch.long))
@@ -265,7 +264,7 @@ def test_moments_are_kept_for_what_trains_only():
 
 
 def test_counting_leaves_the_model_the_draws_and_the_configuration_as_they_were():
-    model = with_method(spec_of("llama-tiny", 2), "oelm-freeze").train()
+    model = with_method(parse_model_name("llama-tiny", 2), "oelm-freeze").train()
     before = {name: (id(p), p.requires_grad, p.device.type) for name, p in model.named_parameters()}
     state, config = torch.get_rng_state(), model.config.to_dict()
     training_cost(model, 2, 8)
@@ -275,12 +274,12 @@ def test_counting_leaves_the_model_the_draws_and_the_configuration_as_they_were(
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_what_cannot_be_counted_is_told_in_words():
+def test_a_model_that_cannot_be_counted_is_refused_in_words():
     with pytest.raises(BadShape, match="context of 32"):
         training_cost(GPT(NANO), 1, 33)
     with pytest.raises(NotCarriedOut, match="1 x 600.*Try a length"):
-        training_cost(build(spec_of("bert-tiny", 3)), 1, 600)
-    with pytest.raises(NotCarriedOut, match="nothing here knows what it takes"):
+        training_cost(build(parse_model_name("bert-tiny", 3)), 1, 600)
+    with pytest.raises(NotCarriedOut, match="its inputs are unknown"):
         training_cost(nn.TransformerEncoderLayer(32, 4), 1, 8)
 
 
@@ -306,7 +305,7 @@ def test_activations_are_those_that_autograd_really_keeps_fused_attention_or_not
 PEAK = r"""
 import json, re, sys, torch
 from pathlib import Path
-from oelm.models.cost import training_cost
+from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
 from oelm.spec.model import GPTSpec
 from oelm.spec.train import TrainSpec

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from oelm.models.gelu import gelu_linear
+from oelm.models.linear import gelu_linear
 
 
 def tensors():

@@ -124,7 +124,7 @@ def test_rope_logits_depend_on_distance_alone():
     assert not torch.allclose(near, rotate(q, 5) @ rotate(k, 4).mT, atol=1e-3)
 
 
-def test_a_parameter_starts_the_same_whatever_stands_beside_it():
+def test_the_initial_value_of_a_parameter_does_not_depend_on_other_parameters():
     plain, thin = GPT(NANO, seed=5), GPT(VARIANTS["thin"], seed=5)
     other = dict(thin.named_parameters())
     for name, parameter in plain.named_parameters():

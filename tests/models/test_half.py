@@ -5,12 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from oelm import surgery
-from oelm.models import half
+from oelm.models import apply as surgery
+from oelm.models import linear as half
 from oelm.models import loss as loss_module
-from oelm.models.gelu import gelu_linear
 from oelm.models.gpt import GPT
-from oelm.models.half import attend
+from oelm.models.linear import attend, gelu_linear
 from oelm.models.loss import chunked_cross_entropy
 from oelm.spec.model import GPTSpec
 from oelm.spec.train import TrainSpec

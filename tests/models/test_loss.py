@@ -74,7 +74,7 @@ def test_what_a_scaler_does_for_fp16_reaches_tokens_that_are_hardly_likely(plain
 
 
 def test_all_logits_are_never_held(monkeypatch):
-    # The largest block of memory asked for in forward and backward is one chunk's, not that of all rows.
+    # The largest allocation in forward and backward is that of one chunk, not of all rows.
     rows, vocabulary = 4096, 2048
     hidden = torch.randn(rows, 8, requires_grad=True)
     weight = torch.randn(vocabulary, 8, requires_grad=True)

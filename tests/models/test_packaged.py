@@ -1,16 +1,16 @@
-"""Weights from a package are those that their name stands for."""
+"""Weights from a package have the checksum of their name."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from oelm.errors import BadData
-from oelm.models import packaged
+from oelm.models import build as packaged
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Stand in for an installed package whose weights are other ones."""
+    """Pretend that a package with other weights is installed."""
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"other weights")
     files = [SimpleNamespace(name=weights.name, locate=lambda: weights)]
@@ -21,11 +21,11 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_other_weights_under_the_name_of_a_package_are_refused(installed):
-    with pytest.raises(BadData, match=rf"{installed} was to be 'minilm', but its sha256 is [0-9a-f]+"):
+    with pytest.raises(BadData, match=rf"{installed} has the sha256 [0-9a-f]+, but 'minilm' has"):
         packaged.package_directory("minilm")
 
 
 def test_a_package_without_weights_is_as_good_as_none(installed):
     installed.unlink()
     assert packaged.package_directory("minilm") is None
-    assert packaged.place_of("minilm") == packaged.PACKAGES["minilm"].hub
+    assert packaged.packaged_location("minilm") == packaged.PACKAGES["minilm"].hub

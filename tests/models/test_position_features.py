@@ -27,7 +27,7 @@ def trained(model, seed=3):
 
 
 def explicit_bias(features, length):
-    """The bias that the features stand for, head by head and distance by distance, in float64."""
+    """The bias of the features, head by head and distance by distance, in float64."""
     frequency_HM = features.frequencies().repeat_interleave(features.groups, 0)
     positions = torch.arange(length, dtype=torch.float64)
     angles_HTTM = (positions[:, None] - positions)[None, :, :, None] * frequency_HM[:, None, None]
@@ -126,7 +126,7 @@ def test_features_go_on_past_the_context_where_nothing_else_ends_there(method):
 def test_features_that_do_not_fit_are_refused_and_the_model_is_untouched(method):
     model = GPT(NANO)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises((BadShape, oelm.errors.InvalidSpec), match=r"at least one must be left|stands twice"):
+    with pytest.raises((BadShape, oelm.errors.InvalidSpec), match=r"at least one must be left|is there twice"):
         oelm.apply(model, method)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from oelm.method.orthogonal import coordinate_slices, stream
-from oelm.models.sliced import SlicedLinear
+from oelm.method.orthogonal import coordinate_slices
+from oelm.models.linear import SlicedLinear
+from oelm.spec.seeds import stream
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 32), (2, 4, 32), (4, 8, 20)], ids=["all", "some", "round the end"])

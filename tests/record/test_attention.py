@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from oelm.errors import BadRecord
-from oelm.record.attention import (
-    ATTENTION,
-    AttentionRecord,
-    append_attention,
-    forget_attention_after,
-    read_attention,
-)
+from oelm.record.folder import ATTENTION, AttentionRecord, RunFolder, append_attention, read_attention
 
 
 def seen(step: int, value: float = 1.5) -> AttentionRecord:
@@ -29,13 +23,13 @@ def test_lines_come_back_as_they_were_written_and_what_is_no_number_too(tmp_path
 
 
 def test_what_a_resumed_run_does_again_is_forgotten_and_a_line_cut_short_with_it(tmp_path: Path) -> None:
-    forget_attention_after(tmp_path, 0)
+    RunFolder(tmp_path).drop_steps_after(0)
     assert not (tmp_path / ATTENTION).exists()
     for step in (10, 20, 30):
         append_attention(tmp_path, seen(step))
     with (tmp_path / ATTENTION).open("a") as file:
         file.write('{"step": 40, "entr')
-    forget_attention_after(tmp_path, 20)
+    RunFolder(tmp_path).drop_steps_after(20)
     assert read_attention(tmp_path) == [seen(10), seen(20)]
     append_attention(tmp_path, seen(30))
     assert [record.step for record in read_attention(tmp_path)] == [10, 20, 30]
@@ -46,5 +40,5 @@ def test_a_line_that_is_none_is_told_with_its_number(line: str, tmp_path: Path) 
     append_attention(tmp_path, seen(10))
     with (tmp_path / ATTENTION).open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(BadRecord, match="line 2, does not hold the attention"):
+    with pytest.raises(BadRecord, match="line 2, is damaged"):
         read_attention(tmp_path)

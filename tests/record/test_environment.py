@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from oelm.record import environment as module
-from oelm.record.environment import (
+from oelm.record import record as module
+from oelm.record.record import (
     checkout_around,
     command_line,
     commit_of,
     cpu_model,
-    environment,
+    describe_environment,
     is_dirty,
     is_outside_history,
     source_tree,
@@ -48,18 +48,18 @@ def fake_git(checkout: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
 def test_a_run_waits_for_one_question_to_git_and_no_more(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = checkout.parent / "asked"
     fake_git(checkout, monkeypatch, f'echo "$@" >> {asked}')
-    assert environment("cpu", "2.13.0").dirty is False
+    assert describe_environment("cpu", "2.13.0").dirty is False
     (question,) = asked.read_text().splitlines()
     assert " status " in question
 
 
 def test_an_accelerator_keeps_its_name_and_a_command_is_kept_as_given() -> None:
-    found = environment("NVIDIA A100", "2.13.0", "oelm run x.py")
+    found = describe_environment("NVIDIA A100", "2.13.0", "oelm run x.py")
     assert (found.device, found.torch, found.command) == ("NVIDIA A100", "2.13.0", "oelm run x.py")
 
 
 def test_without_a_command_it_is_the_one_of_this_process() -> None:
-    code = "from oelm.record.environment import environment; import sys; print(environment('cpu', '2').command)"
+    code = "from oelm.record.record import describe_environment as describe; print(describe('cpu', '2').command)"
     done = subprocess.run([sys.executable, "-c", code, "a b"], capture_output=True, text=True, check=True)
     assert done.stdout.strip().startswith(f"{Path(sys.executable).name} -c ")
     assert done.stdout.strip().endswith("'a b'")
@@ -131,14 +131,14 @@ def test_a_broken_repository_and_a_missing_git_are_survived(checkout: Path, monk
     (checkout / ".git" / "HEAD").write_bytes(b"\xff\xfe")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(module, "source_tree", lambda: checkout)
-    found = environment("cpu", "2.13.0")
+    found = describe_environment("cpu", "2.13.0")
     assert (found.commit, found.dirty) == (None, None)
 
 
 def test_a_slow_git_leaves_the_commit_known(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_git(checkout, monkeypatch, "exec sleep 600")
     monkeypatch.setattr(module, "STATUS_SECONDS", 0.1)
-    found = environment("cpu", "2.13.0")
+    found = describe_environment("cpu", "2.13.0")
     assert found.commit is not None
     assert found.dirty is None
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from oelm.errors import UsageError
+from oelm.record.folder import find_records, read_record, read_study
 from oelm.record.keep import keep
-from oelm.record.store import find_records, read_record, read_study
-from oelm.study import Study
+from oelm.spec.study import Study
 
 
 def test_what_is_kept_is_light_and_names_no_path_of_this_machine(

@@ -5,12 +5,13 @@ import shutil
 
 import pytest
 
+from oelm.checksums import parse_checked
 from oelm.cli import dispatch
 from oelm.errors import BadRecord, UsageError
+from oelm.record.folder import LOOKS, RECORD, RunFolder, find_records, write_study
 from oelm.record.keep import keep_archived
-from oelm.record.looks import looks_at, note_look, read_looks
-from oelm.record.store import LOOKS, RECORD, find_records, write_study
-from oelm.report.page import write_report
+from oelm.record.test_split import looks_at, note_look
+from oelm.report.write import write_report
 
 
 def numbers(split):
@@ -38,7 +39,7 @@ def test_a_run_that_two_studies_share_is_one_look_and_the_own_studys(study, tmp_
     shutil.copytree(root, other)
     write_study(other, type(study)(**{**study.__dict__, "name": "other"}))
     extra = next(path for path in other.iterdir() if path.is_dir())
-    plain = json.loads((extra / RECORD).read_text())
+    plain = parse_checked((extra / RECORD).read_bytes())
     plain["finished"] = "2026-02-01T00:00:00+00:00"  # done once more by the other study
     (extra / RECORD).write_text(json.dumps(plain))
     (split,) = looks_at(root, "tiny", ["c0ffee"], [])
@@ -59,7 +60,7 @@ def test_a_look_that_cannot_be_written_down_is_refused(tmp_path):
 def test_torn_lines_are_told(tmp_path):
     (tmp_path / LOOKS).write_text('{"time"')
     with pytest.raises(BadRecord, match="not a list of looks"):
-        read_looks(tmp_path)
+        RunFolder(tmp_path).read_looks()
 
 
 def test_what_cannot_be_read_next_door_is_told_in_the_report(study, tmp_path, write_run):
@@ -89,16 +90,16 @@ def test_the_report_prints_the_looks_in_both_languages(study, tmp_path, write_ru
 
 
 def test_evaluate_writes_down_each_look_at_test_and_none_at_validation(tiny_run, tmp_path, capsys):
-    from oelm.runner.bind import bound
-    from oelm.runner.run import execute
+    from oelm.runs.execute import execute
+    from oelm.runs.resolve import resolve
 
-    run, data = bound(tiny_run(steps=4, checkpoint_every=4))
+    run, data = resolve(tiny_run(steps=4, checkpoint_every=4))
     execute(run, data, tmp_path / "run", quiet=True)
     assert dispatch(["evaluate", str(tmp_path / "run"), "--split", "val"]) == 0
-    assert read_looks(tmp_path / "run") == []
+    assert RunFolder(tmp_path / "run").read_looks() == []
     assert dispatch(["evaluate", str(tmp_path / "run")]) == 0
     assert dispatch(["evaluate", str(tmp_path / "run" / "checkpoints" / "latest")]) == 0
-    assert [(look.checksum, look.checkpoint) for look in read_looks(tmp_path / "run")] == [
+    assert [(look.checksum, look.checkpoint) for look in RunFolder(tmp_path / "run").read_looks()] == [
         (data.checksum, "latest")
     ] * 2
 

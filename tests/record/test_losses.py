@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from oelm.errors import BadRecord
-from oelm.record.losses import TEST_LOSSES, TestLossesRecord, read_test_losses, write_test_losses
+from oelm.record.folder import TEST_LOSSES, TestLossesRecord, read_test_losses, write_test_losses
 
 
 def test_losses_by_document_come_back_as_they_were_written(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from oelm.record.memory import peak_resident_bytes
+from oelm.train.device import peak_resident_bytes
 
 MIB = 2**20
-CHILD = "from oelm.record.memory import peak_resident_bytes; {first}; print(peak_resident_bytes())"
+CHILD = "from oelm.train.device import peak_resident_bytes; {first}; print(peak_resident_bytes())"
 PARENT = """
 import subprocess, sys
-held = bytearray(300 * 2**20)
+held = bytearray(600 * 2**20)
 print(subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, text=True, check=True).stdout)
 """
 
@@ -25,7 +25,7 @@ def peak_of(first="pass"):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is ru_maxrss alone")
 def test_a_process_does_not_begin_with_the_peak_of_its_parent():
-    assert peak_of() < 200 * MIB
+    assert peak_of() < 500 * MIB  # importing torch takes about half of it
 
 
 def test_the_peak_stays_when_the_memory_is_given_back():

@@ -8,17 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.record.paths import (
+from oelm.record.folder import (
+    STUDY,
     command_without_paths,
+    read_study,
     record_without_paths,
     run_without_paths,
     study_without_paths,
     text_without_paths,
+    write_study,
 )
-from oelm.record.store import STUDY, read_study, write_study
 from oelm.spec.data import ExamplesSpec
 from oelm.spec.run import RunSpec, fingerprint
-from oelm.study import Listing, Study
+from oelm.spec.study import Listing, Study
 
 PART = st.text("abcXYZ019_-.+é", min_size=1, max_size=8).filter(lambda part: set(part) != {"."})
 SPACED = st.lists(PART, min_size=1, max_size=3).map(" ".join)

@@ -5,22 +5,23 @@ import multiprocessing
 
 import pytest
 
+from oelm.checksums import parse_checked, strip_checksum
 from oelm.errors import BadRecord, StudyChanged, UsageError
+from oelm.record.folder import REGISTERED, STUDY, find_records, write_study
 from oelm.record.keep import keep
 from oelm.record.registration import (
-    differences,
-    in_words,
+    format_differences,
     is_older,
     is_registrable,
     read_registration,
     refuse_changed,
-    register,
+    register_study,
     registration_of,
+    study_differences,
 )
-from oelm.record.stages import by_declaration, stage_of
-from oelm.record.store import REGISTERED, STUDY, find_records, write_study
-from oelm.spec.base import digest
-from oelm.study import Arm, Listing
+from oelm.record.stages import index_by_declaration, stage_of
+from oelm.spec.study import Arm, Listing
+from oelm.spec.value import digest
 
 
 def changed(study, **fields):
@@ -28,7 +29,7 @@ def changed(study, **fields):
 
 
 def test_a_registration_holds_the_whole_study_its_digest_the_commit_and_the_time(study, tmp_path):
-    record = register(tmp_path, study, None)
+    record = register_study(tmp_path, study, None)
     assert record == read_registration(tmp_path)
     assert record.study == json.loads(study.model_dump_json())
     assert record.digest == digest(record.study)
@@ -40,9 +41,9 @@ def test_a_registration_holds_the_whole_study_its_digest_the_commit_and_the_time
 
 
 def test_a_registration_is_never_written_again(study, tmp_path):
-    register(tmp_path, study, None)
+    register_study(tmp_path, study, None)
     before = (tmp_path / REGISTERED).read_bytes()
-    register(tmp_path, study, None)
+    register_study(tmp_path, study, None)
     assert (tmp_path / REGISTERED).read_bytes() == before
 
 
@@ -50,15 +51,15 @@ def test_the_choice_of_tuning_is_registered_and_another_one_is_refused(tuned_stu
     study = tuned_study()
     for run in stage_of(study, {}).tune:
         write_run(run, loss=2 + abs(run.train.learning_rate - 2e-3))
-    records = by_declaration(record for _, record in find_records(tmp_path / "runs")[0])
+    records = index_by_declaration(record for _, record in find_records(tmp_path / "runs")[0])
     choice = stage_of(study, records).choice
-    record = register(tmp_path, study, choice)
+    record = register_study(tmp_path, study, choice)
     assert record.choice == choice
     (cell,) = choice.cells
     first = cell.arms[0].model_copy(update={"values": {"train.learning_rate": 4e-3}})
     other = choice.model_copy(update={"cells": (cell.model_copy(update={"arms": (first, *cell.arms[1:])}),)})
     with pytest.raises(StudyChanged, match=r"choice\[baseline\].train.learning_rate: registered 0.002, now 0.004"):
-        register(tmp_path, study, other)
+        register_study(tmp_path, study, other)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_the_choice_of_tuning_is_registered_and_another_one_is_refused(tuned_stu
     ],
 )
 def test_an_edited_study_is_refused_with_its_exact_differences(study, tmp_path, fields, words):
-    register(tmp_path, study, None)
+    register_study(tmp_path, study, None)
     write_study(tmp_path, study)
     before = {name: (tmp_path / name).read_bytes() for name in (REGISTERED, STUDY)}
     edited = changed(study, **fields)
@@ -87,25 +88,25 @@ def test_an_edited_study_is_refused_with_its_exact_differences(study, tmp_path, 
 
 
 def test_an_arm_of_the_same_name_and_another_method_is_a_difference(study, tmp_path):
-    record = register(tmp_path, study, None)
+    record = register_study(tmp_path, study, None)
     twin = Arm(name="oelm-freeze", method=changed(study, arms=("uniform", "baseline")).arms[0].method)
-    found = differences(record, changed(study, arms=(study.arms[0], twin)))
+    found = study_differences(record, changed(study, arms=(study.arms[0], twin)))
     assert found
     assert all(field.startswith("arms[oelm-freeze].method.") for field, _, _ in found)
 
 
 def test_where_the_data_lie_and_the_order_of_the_arms_change_nothing(study, tmp_path):
-    record = register(tmp_path, study, None)
+    record = register_study(tmp_path, study, None)
     data = study.base.data.model_copy(update={"directory": tmp_path})
     moved = changed(study, base=study.base.model_copy(update={"data": data}), arms=study.arms[::-1])
-    assert differences(record, moved) == []
+    assert study_differences(record, moved) == []
 
 
 def test_a_field_of_the_base_run_is_named_with_its_path(study, tmp_path):
-    record = register(tmp_path, study, None)
+    record = register_study(tmp_path, study, None)
     train = study.base.train.model_copy(update={"steps": 7})
     edited = changed(study, base=study.base.model_copy(update={"train": train}))
-    assert in_words(differences(record, edited)) == "base.train.steps: registered 100, now 7"
+    assert format_differences(study_differences(record, edited)) == "base.train.steps: registered 100, now 7"
 
 
 def test_screens_and_listings_are_not_registered(study, tuned_study):
@@ -116,8 +117,8 @@ def test_screens_and_listings_are_not_registered(study, tuned_study):
 
 
 def test_an_edited_registration_is_not_believed(study, tmp_path):
-    register(tmp_path, study, None)
-    plain = json.loads((tmp_path / REGISTERED).read_text())
+    register_study(tmp_path, study, None)
+    plain = parse_checked((tmp_path / REGISTERED).read_bytes())
     plain["study"]["margin"] = 50.0
     (tmp_path / REGISTERED).write_text(json.dumps(plain))
     with pytest.raises(BadRecord, match="was edited"):
@@ -125,8 +126,8 @@ def test_an_edited_registration_is_not_believed(study, tmp_path):
 
 
 def test_a_torn_registration_and_one_of_a_later_version_are_told(study, tmp_path):
-    register(tmp_path, study, None)
-    whole = (tmp_path / REGISTERED).read_text()
+    register_study(tmp_path, study, None)
+    whole = strip_checksum((tmp_path / REGISTERED).read_text())
     (tmp_path / REGISTERED).write_text(whole[:100])
     with pytest.raises(BadRecord, match="is not a registration"):
         read_registration(tmp_path)
@@ -136,7 +137,7 @@ def test_a_torn_registration_and_one_of_a_later_version_are_told(study, tmp_path
 
 
 def test_a_run_is_older_if_it_started_before_the_registration(study, tmp_path, make_record):
-    record = register(tmp_path, study, None)
+    record = register_study(tmp_path, study, None)
     old = make_record(study.runs()[0])
     new = make_record(study.runs()[0], started=record.registered)
     unknown = make_record(study.runs()[0], started="unknown")
@@ -147,7 +148,9 @@ def test_a_run_is_older_if_it_started_before_the_registration(study, tmp_path, m
 
 def _register(root, study, number, barrier, answers):
     barrier.wait()
-    answers.put(register(root, study, None, margin_resolved=number).model_dump_json())  # what only this one would write
+    answers.put(
+        register_study(root, study, None, margin_resolved=number).model_dump_json()
+    )  # what only this one would write
 
 
 def test_runners_that_register_at_once_agree_on_one(study, tmp_path):
@@ -168,13 +171,13 @@ def test_runners_that_register_at_once_agree_on_one(study, tmp_path):
 def test_a_kept_study_brings_its_registration_and_does_not_replace_another(study, tmp_path):
     root, target = tmp_path / "runs", tmp_path / "kept"
     write_study(root, study)
-    register(root, study, None)
+    register_study(root, study, None)
     edited = changed(study, margin=2.0)
     keep(edited, root, [], target)
     assert (target / REGISTERED).read_bytes() == (root / REGISTERED).read_bytes()
     assert (target / STUDY).read_bytes() == (root / STUDY).read_bytes()
     other = tmp_path / "other"
-    register(other, edited, None)
+    register_study(other, edited, None)
     with pytest.raises(UsageError, match="never replaced"):
         keep(edited, other, [], target)
     assert (target / REGISTERED).read_bytes() == (root / REGISTERED).read_bytes()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.record.schema import MetricRecord, ResultRecord, RunRecord, perplexity
+from oelm.record.record import MetricRecord, ResultRecord, RunRecord, perplexity
 
 
 def result(loss: float, test_loss: float | None) -> ResultRecord:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oelm.record.schema import RunRecord
-from oelm.record.stages import EXTENSIONS, by_declaration, stage_of
+from oelm.record.record import RunRecord
+from oelm.record.stages import EXTENSIONS, index_by_declaration, stage_of
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.study import Study, field_at
 from oelm.spec.train import TrainSpec
-from oelm.study import Study, at
 
 RATES = (1e-3, 2e-3, 4e-3)
 
@@ -30,7 +30,7 @@ def carried_out(study: Study, make_record, loss) -> tuple[Any, dict[str, RunReco
         missing = [run for run in stage.runs if fingerprint(run) not in records]
         if not missing:
             return stage, records
-        records |= by_declaration(make_record(run, loss(run)) for run in missing)
+        records |= index_by_declaration(make_record(run, loss(run)) for run in missing)
 
 
 def test_tuning_comes_first_and_every_arm_has_the_same_grid(tuned_study):
@@ -78,8 +78,11 @@ def test_a_diverged_tuning_run_is_an_answer_and_a_broken_one_is_not(tuned_study,
     loss = bowl({"baseline": 2e-3, "oelm-freeze": 2e-3})
     rest = [make_record(run, loss(run)) for run in runs[1:]]
     lost = {"status": "failed", "result": None, "error": "Traceback ..."}
-    assert stage_of(study, by_declaration([*rest, make_record(runs[0], failure="error", **lost)])).name == "tune"
-    assert stage_of(study, by_declaration([*rest, make_record(runs[0], failure="diverged", **lost)])).name == "confirm"
+    assert stage_of(study, index_by_declaration([*rest, make_record(runs[0], failure="error", **lost)])).name == "tune"
+    assert (
+        stage_of(study, index_by_declaration([*rest, make_record(runs[0], failure="diverged", **lost)])).name
+        == "confirm"
+    )
 
 
 def test_cells_are_tuned_apart(tuned_study, make_record):
@@ -100,7 +103,7 @@ def test_the_stage_depends_on_the_records_alone_and_not_on_their_order(tuned_stu
     stage, records = carried_out(tuned_study(), make_record, loss)
     shuffled = list(records.values())
     order.shuffle(shuffled)
-    again = stage_of(tuned_study(), by_declaration(shuffled))
+    again = stage_of(tuned_study(), index_by_declaration(shuffled))
     assert again == stage
     chosen = {arm.arm: arm.values["train.learning_rate"] for arm in stage.choice.cells[0].arms}
     grid = stage.choice.cells[0].grid["train.learning_rate"]
@@ -113,7 +116,7 @@ def test_the_stage_depends_on_the_records_alone_and_not_on_their_order(tuned_stu
 
 def field_bowl(field: str, best: float):
     """Losses that are least where one field has one value, whatever the arm."""
-    return lambda run: 2 + abs(at(run, field) - best)
+    return lambda run: 2 + abs(field_at(run, field) - best)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +174,8 @@ def test_a_grid_grows_only_to_values_that_a_run_can_have(tuned_study, make_recor
 def test_records_of_another_numerics_choose_nothing(tuned_study, make_record):
     runs = stage_of(tuned_study(), {}).tune
     loss = bowl({"baseline": 2e-3, "oelm-freeze": 2e-3})
-    assert stage_of(tuned_study(), by_declaration(make_record(run, loss(run)) for run in runs)).name == "confirm"
-    old = by_declaration(make_record(run, loss(run), numerics=0) for run in runs)
+    assert stage_of(tuned_study(), index_by_declaration(make_record(run, loss(run)) for run in runs)).name == "confirm"
+    old = index_by_declaration(make_record(run, loss(run), numerics=0) for run in runs)
     assert stage_of(tuned_study(), old).name == "tune"
 
 
@@ -182,5 +185,5 @@ def test_where_every_setting_diverges_the_grid_grows_downwards(tuned_study, make
     lost = {"status": "failed", "result": None, "error": "nan", "failure": "diverged"}
     loss = bowl({"baseline": 2e-3, "oelm-freeze": 2e-3})
     records = [make_record(run, **lost) if run.arm == "baseline" else make_record(run, loss(run)) for run in runs]
-    grown = {run.train.learning_rate for run in stage_of(study, by_declaration(records)).tune}
+    grown = {run.train.learning_rate for run in stage_of(study, index_by_declaration(records)).tune}
     assert grown == {4e-3, 2e-3, 1e-3, 5e-4}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from oelm import files
+from oelm.checksums import parse_checked
 from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
-from oelm.record.schema import SCHEMA, MetricRecord
-from oelm.record.store import (
+from oelm.record.folder import (
     METRICS,
     RECORD,
     STUDY,
@@ -25,7 +25,8 @@ from oelm.record.store import (
     write_record,
     write_study,
 )
-from oelm.study import Listing, Study
+from oelm.record.record import SCHEMA, MetricRecord
+from oelm.spec.study import Listing, Study
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
@@ -57,7 +58,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path, study: Any, make_
 
 def spoiled(directory: Path, make_record: Any, study: Any, **fields: Any) -> None:
     write_record(directory, make_record(study.runs()[0]))
-    plain = json.loads((directory / RECORD).read_text())
+    plain = parse_checked((directory / RECORD).read_bytes())
     (directory / RECORD).write_text(json.dumps({**plain, **fields}))
 
 
@@ -149,7 +150,7 @@ def test_a_study_comes_back_from_among_its_runs(study: Study, tmp_path: Path) ->
 
 
 def test_a_folder_without_a_study_or_with_a_torn_one_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no study\.json"):
+    with pytest.raises(UsageError, match=r"has no study\.json"):
         read_study(tmp_path)
     for content in (b"{", b"[]", b'{"name": 1}', b"\xff\xfe", b"7"):
         (tmp_path / STUDY).write_bytes(content)

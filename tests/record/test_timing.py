@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.record.timing import TimingRecord, formatted, quantile, steady, timing_stats, warmup_of
+from oelm.record.record import TimingRecord, drop_outliers, format_published_duration, quantile, timing_stats, warmup_of
 
 
 def stats(step_seconds: list[float], **fields: Any) -> TimingRecord:
@@ -77,7 +77,7 @@ def test_a_diverged_run_survives_the_file(loss: float) -> None:
     [(16_287, "4h 31m 27s"), (3600, "1h 0m 0s"), (1887.4, "31m 27s"), (59.6, "1m 0s"), (0.2, "0s")],
 )
 def test_durations_are_written_as_published(seconds: float, text: str) -> None:
-    assert formatted(seconds) == text
+    assert format_published_duration(seconds) == text
 
 
 times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60)
@@ -90,7 +90,7 @@ def test_quantiles_are_numpys(values: list[float], share: float) -> None:
 
 @given(times)
 def test_at_least_half_of_the_steps_stay_and_none_is_an_outlier(values: list[float]) -> None:
-    kept = steady(values)
+    kept = drop_outliers(values)
     assert len(kept) >= len(values) / 2
     assert kept == sorted(kept)
     assert kept[-1] <= 3 * statistics.median(values)

@@ -6,15 +6,18 @@ import pytest
 from pydantic import ValidationError
 
 from oelm.errors import BadRecord
-from oelm.record.attention import LOGIT_VARIANCE, LogitVarianceRecord, read_logit_variance, write_logit_variance
-from oelm.record.keep import LIGHT
-from oelm.record.window_losses import (
+from oelm.record.folder import (
+    LOGIT_VARIANCE,
     WINDOW_LOSSES,
+    LogitVarianceRecord,
     TokenLosses,
     WindowLossesRecord,
+    read_logit_variance,
     read_window_losses,
+    write_logit_variance,
     write_window_losses,
 )
+from oelm.record.keep import LIGHT
 
 LOSSES = WindowLossesRecord(
     split="test",

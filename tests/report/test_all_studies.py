@@ -8,10 +8,11 @@ import pytest
 
 from oelm.cli import dispatch
 from oelm.errors import UsageError
-from oelm.record.store import write_study
-from oelm.report.all_studies import read_archive, write_final
+from oelm.record.folder import write_study
+from oelm.report.final import read_archive
+from oelm.report.write import write_final
 from oelm.spec.data import DataSpec
-from oelm.study import Study
+from oelm.spec.study import Study
 
 
 @pytest.fixture
@@ -35,19 +36,30 @@ def archive(study: Study, write_run: Any, tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("lang", "words"), [("en", "not yet tested"), ("zh", "尚未检验")])
-def test_the_final_report_has_the_ledger_and_everything_left_over(
-    archive: Path, tmp_path: Path, lang: Any, words: str
+@pytest.mark.parametrize(("lang", "word"), [("en", "published"), ("zh", "论文")])
+def test_the_final_report_has_everything_left_over_and_does_not_mention_the_published_study_without_evidence(
+    archive: Path, tmp_path: Path, lang: Any, word: str
 ) -> None:
     document = write_final(archive, tmp_path / "out", lang)
     anchors = [section.anchor for section in document.sections]
     assert anchors == [
-        "verdict", "ledger", "rules", "cross", "studies", "project", "timeline", "contradictions", "files", "loose",
-        "refused", "unreadable", "citation",
+        "verdict", "cross", "studies", "project", "timeline", "files", "loose", "refused", "unreadable", "citation",
     ]  # fmt: skip
     text = (tmp_path / "out" / "report.md").read_text()
-    for part in (words, "+12.8", "data.checksum", "is not whole JSON", "13"):
+    assert word not in text
+    for part in ("+12.8", "data.checksum", "is not whole JSON", "12"):
         assert part in text
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "not yet tested"), ("zh", "尚未检验")])
+def test_a_folder_that_repeats_a_published_run_has_the_ledger(
+    archive: Path, study: Study, write_run: Any, tmp_path: Path, lang: Any, words: str
+) -> None:
+    write_run(study.runs()[0].model_copy(update={"label": "GPT-01_baseline"}))
+    shutil.move(tmp_path / "runs", archive / "published")
+    document = write_final(archive, tmp_path / "out", lang)
+    assert {"ledger", "rules", "contradictions"} <= {section.anchor for section in document.sections}
+    assert words in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_probes_are_listed_among_the_studies_and_judged_with_none(
@@ -71,15 +83,15 @@ def test_a_spoiled_bench_is_named_and_stops_nothing(archive: Path, tmp_path: Pat
     assert "methods-x.json is not a result of" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_an_empty_folder_has_an_empty_report_and_a_missing_one_none(tmp_path: Path) -> None:
+def test_an_empty_folder_has_an_empty_report_and_a_missing_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     document = write_final(tmp_path / "empty", tmp_path / "out", "en")
     assert "The folder empty has no study" in document.sections[0].paragraphs[0]
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         write_final(tmp_path / "nowhere", tmp_path / "out", "en")
 
 
-def test_the_verb_writes_it_beside_the_studies(archive: Path, capsys: Any) -> None:
+def test_the_verb_writes_it_next_to_the_studies(archive: Path, capsys: Any) -> None:
     assert dispatch(["report", "--all", str(archive)]) == 0
     assert (archive / "report" / "report.html").exists()
     assert len(read_archive(archive).studies) == 2

@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from oelm.analysis.claims import LEAST_GAIN, published_claims, scaled
-from oelm.record.store import write_study
-from oelm.report.all_studies import write_final
-from oelm.study import Study
+from oelm.published.claims import LEAST_GAIN, published_claims, scaled
+from oelm.record.folder import write_study
+from oelm.report.write import write_final
+from oelm.spec.study import Study
 
 BENCH = {
     "size": "bert-base", "labels": 3, "batch": [4, 128], "threads": 1, "blocks": 5, "steps_per_block": 4,
@@ -105,6 +105,6 @@ def test_the_report_prints_the_rules_that_the_verdicts_were_found_by(archive: Pa
 
 def test_a_finding_that_does_not_count_says_why(archive: Path, tmp_path: Path) -> None:
     write_final(archive, tmp_path / "out", "en")
-    assert "tiny, oelm-freeze: +12.9 % (+12.6 to +13.1 %). It does not count: the arms are not tuned." in (
+    assert "tiny, oelm-freeze: +12.9 % (+12.6 to +13.1 %). Not counted: the arms are not tuned." in (
         (tmp_path / "out" / "report.md").read_text()
     )

@@ -7,10 +7,10 @@ import pytest
 
 from oelm.analysis.compare import compare_folder
 from oelm.analysis.convergence import validation_curves
-from oelm.record.schema import CostRecord
-from oelm.record.store import read_record, write_record
-from oelm.report.equal import equal_section
-from oelm.study import Study
+from oelm.record.folder import read_record, write_record
+from oelm.record.record import CostRecord
+from oelm.report.budgets import equal_section
+from oelm.spec.study import Study
 
 
 def rendered(study: Study, write_run: Any, folder: Path, lang: Any, frozen_flops: int) -> list[Any]:

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from oelm.record.schema import MetricRecord
+from oelm.record.record import MetricRecord
 from oelm.report import figures
-from oelm.report.figures import INK, Curve, Panel, as_png, as_svg, convergence, curve, look
+from oelm.report.figures import INK, Curve, Panel, as_png, as_svg, draw_convergence, gather_curve, style_of
 from oelm.report.wording import wording
 
 
@@ -28,12 +28,12 @@ def panel(*arms: str, title: str = "", floor: float | None = 1.0) -> Panel:
 
 
 def test_a_curve_is_the_mean_of_its_seeds_in_a_band_from_lowest_to_highest() -> None:
-    found = curve("a", 1, [points({0: 5.0, 10: 2.0}), points({0: 6.0, 10: 4.0})])
+    found = gather_curve("a", 1, [points({0: 5.0, 10: 2.0}), points({0: 6.0, 10: 4.0})])
     assert found == Curve("a", 1, (0, 10), (5.5, 3.0), (5.0, 2.0), (6.0, 4.0))
 
 
 def test_a_curve_has_only_steps_that_every_seed_measured_finitely() -> None:
-    found = curve(
+    found = gather_curve(
         "a",
         0,
         [points({0: 5.0, 10: 3.0, 20: math.nan, 30: 2.0}), points({0: 5.0, 10: 3.0, 20: 2.5})],
@@ -43,24 +43,24 @@ def test_a_curve_has_only_steps_that_every_seed_measured_finitely() -> None:
 
 
 def test_training_losses_are_not_part_of_the_curve() -> None:
-    assert curve("a", 0, [points({0: 5.0}, kind="train")]) is None
-    assert curve("a", 0, []) is None
-    assert curve("a", 0, [points({0: 5.0}), points({1: 5.0})]) is None
+    assert gather_curve("a", 0, [points({0: 5.0}, kind="train")]) is None
+    assert gather_curve("a", 0, []) is None
+    assert gather_curve("a", 0, [points({0: 5.0}), points({1: 5.0})]) is None
 
 
 def test_forty_arms_can_be_told_apart_and_the_reference_has_the_colour_of_the_text() -> None:
-    looks = [look(place) for place in range(40)]
+    looks = [style_of(place) for place in range(40)]
     assert len({str(item) for item in looks}) == 40
     assert looks[0] == (INK, "-")
     assert all(one[0] != other[0] and one[1] != other[1] for one, other in pairwise(looks))
 
 
 def convergence_svg(panels: list[Panel], language: str) -> str:
-    return as_svg(lambda say: convergence(panels, say), language)
+    return as_svg(lambda say: draw_convergence(panels, say), language)
 
 
 def convergence_png(panels: list[Panel], language: str) -> bytes:
-    return as_png(lambda say: convergence(panels, say), language)
+    return as_png(lambda say: draw_convergence(panels, say), language)
 
 
 def texts(svg: str) -> list[str]:
@@ -128,7 +128,7 @@ def test_the_png_is_a_picture(language: str) -> None:
 
 def test_a_legend_of_long_names_is_whole_and_leaves_the_curves_their_width() -> None:
     names = ["baseline", *(f"orthogonal-from-current-trained-{number}" for number in range(9))]
-    few, many = (convergence([panel(*chosen, floor=None)], wording("en")) for chosen in (names[:1], names))
+    few, many = (draw_convergence([panel(*chosen, floor=None)], wording("en")) for chosen in (names[:1], names))
     for figure, count in ((few, 1), (many, 10)):
         figure.draw_without_rendering()
         (legend,) = figure.legends

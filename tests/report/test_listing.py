@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.published import published
 from oelm.errors import UsageError
-from oelm.report.page import write_report
-from oelm.study import Listing
+from oelm.published.claims import published
+from oelm.report.write import write_report
+from oelm.spec.study import Listing
 
-path = Path(__file__).parents[1] / "analysis" / "published_records.py"
+path = Path(__file__).parents[1] / "published" / "published_records.py"
 loaded = importlib.util.spec_from_file_location("published_records", path)
 assert loaded is not None
 assert loaded.loader is not None
@@ -56,8 +56,8 @@ def test_runs_that_are_not_there_yet_are_listed_as_such(listing: Listing, make_r
     assert "is not whole JSON" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_a_folder_that_is_not_there_is_told(listing: Listing, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no folder"):
+def test_a_missing_folder_is_refused(listing: Listing, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a folder"):
         write_report(listing, tmp_path / "nowhere", tmp_path / "out")
 
 

@@ -13,12 +13,11 @@ import pytest
 
 from oelm.analysis.compare import Comparison, compare
 from oelm.cli import dispatch
-from oelm.record.store import write_study
-from oelm.report.content import answer
-from oelm.report.numbers import shown_verdict
+from oelm.record.folder import write_study
+from oelm.report.study import answer_of, statistics_remarks
 from oelm.report.tables import results, statistics_table
-from oelm.report.wording import Language, wording
-from oelm.study import Study
+from oelm.report.wording import Language, format_verdict, wording
+from oelm.spec.study import Study
 
 FROZEN = ("oelm-freeze", "oelm-random", "oelm-random-matched", "oelm-slice")
 
@@ -42,30 +41,35 @@ def several(study: Study, make_record: Any) -> Any:
     return make
 
 
-def said(comparison: Comparison, lang: Language = "en") -> str:
-    return answer(comparison, comparison.row("oelm-slice", ()), wording(lang)).sentence
+def answer(comparison: Comparison, lang: Language = "en") -> str:
+    return answer_of(comparison, comparison.row("oelm-slice", ()), wording(lang)).sentence
+
+
+def details(comparison: Comparison, lang: Language = "en") -> str:
+    remarks = {remark.subject: remark.text for remark in statistics_remarks(comparison, wording(lang))}
+    return remarks["oelm-slice"]
 
 
 def test_a_verdict_that_waits_says_for_how_many_seeds(several: Any) -> None:
     comparison = several(0, 1)
     row, say = comparison.row("oelm-slice", ()), wording("en")
-    assert shown_verdict(row, say) == "undecided (2 of 6 seeds)"
-    assert shown_verdict(row, wording("zh")) == "未定（2/6 个种子）"
-    assert answer(comparison, row, say).word == "undecided (2 of 6 seeds)"
+    assert format_verdict(row, say) == "undecided (2 of 6 seeds)"
+    assert format_verdict(row, wording("zh")) == "未定（2/6 个种子）"
+    assert answer_of(comparison, row, say).word == "undecided (2 of 6 seeds)"
     assert {line.cells[-1] for line in results(comparison, say).lines[1:]} == {"undecided (2 of 6 seeds)"}
-    assert "2 of 6 declared seeds are complete" in said(comparison)
+    assert "2 of 6 declared seeds are complete" in answer(comparison)
 
 
 def test_an_early_verdict_names_its_look_and_its_level(several: Any) -> None:
     comparison = several(0, 1, 2, looks=(3, 6))
-    assert shown_verdict(comparison.row("oelm-slice", ()), wording("en")) == "met (look 1 of 2)"
-    assert "look 1 of 2, after 3 of 6 seeds: a one-sided level of 0.56 %" in said(comparison)
-    assert "0.56%" in said(comparison, "zh")
+    assert format_verdict(comparison.row("oelm-slice", ()), wording("en")) == "met (look 1 of 2)"
+    assert "look 1 of 2, after 3 of 6 seeds. A one-sided level of 0.56 %" in details(comparison)
+    assert "0.56%" in details(comparison, "zh")
 
 
 def test_the_plain_interval_is_shown_next_to_the_moderated_one(several: Any) -> None:
     comparison = several(*range(6))
-    assert "moderated by 4 like arms" in said(comparison)
+    assert "moderated by 4 similar arms" in details(comparison)
     table = statistics_table(comparison, wording("en"))
     assert [column.heading for column in table.columns][4:6] == ["degrees of freedom", "plain t interval"]
     assert all(line.cells[5] != "–" for line in table.lines)
@@ -75,18 +79,26 @@ def test_the_plain_interval_is_shown_next_to_the_moderated_one(several: Any) -> 
 def test_skewed_noise_is_named_and_has_a_robust_interval_from_six_pairs_on(several: Any, lang: Language) -> None:
     word = {"en": "skewed", "zh": "偏斜"}[lang]
     six, three = several(*range(6), outlier=0.1), several(0, 1, 2, outlier=0.1, seeds=(0, 1, 2))
-    assert word in said(six, lang)
+    assert word in details(six, lang)
     columns = [column.name for column in statistics_table(six, wording(lang)).columns]
     assert "robust" in columns
     assert any(line.cells[columns.index("robust")] != "–" for line in statistics_table(six, wording(lang)).lines)
-    assert word not in said(several(*range(6), outlier=0.0), lang)
+    assert word not in details(several(*range(6), outlier=0.0), lang)
     few = {"en": "no robust interval with fewer than six", "zh": "少于六对"}[lang]
-    assert few in said(three, lang)
+    assert few in details(three, lang)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_every_answer_says_what_the_study_could_have_seen(several: Any, lang: Language) -> None:
-    assert {"en": "with 80 % power", "zh": "80% 功效"}[lang] in said(several(*range(6)), lang)
+def test_an_answer_is_short_and_names_its_interval_and_its_pairs(several: Any, lang: Language) -> None:
+    text = answer(several(*range(6), outlier=0.1), lang)
+    assert {"en": "95 % interval", "zh": "95% 区间"}[lang] in text
+    assert {"en": "6 pairs of seeds", "zh": "6 对种子"}[lang] in text
+    assert not any(word in text for word in ("moderated", "skewed", "power", "校准", "偏斜", "功效"))
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_statistics_say_which_differences_the_study_could_detect(several: Any, lang: Language) -> None:
+    assert {"en": "80 % power", "zh": "80% 功效"}[lang] in details(several(*range(6)), lang)
 
 
 def test_the_comparison_for_machines_has_all_of_it(study: Study, write_run: Any, tmp_path: Path, capsys: Any) -> None:
@@ -110,7 +122,7 @@ STUDY = """
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
-from oelm.study import Study
+from oelm.spec.study import Study
 
 base = RunSpec(model=GPT_SIZES["nano"], train=TrainSpec(steps=100, warmup_steps=10))
 study = Study(name="tiny", question="?", base=base, arms=("baseline", "oelm-freeze", "oelm-bias"), seeds=(0, 1, 2))
@@ -122,7 +134,7 @@ def test_the_plan_says_how_many_seeds_each_margin_needs_and_on_what_that_rests(
 ) -> None:
     file = tmp_path / "study.py"
     file.write_text(STUDY)
-    asked = ["plan", str(file), "--power", "--out", str(tmp_path / "runs"), "--record", str(tmp_path / "none")]
+    asked = ["plan", str(file), "--power", "--runs", str(tmp_path / "runs"), "--record", str(tmp_path / "none")]
     assert dispatch(asked) == 0
     assert "frozen arms: none on record" in capsys.readouterr().out
     for run in study.runs():
@@ -146,6 +158,6 @@ def test_power_needs_no_torch(tmp_path: Path) -> None:
     file.write_text(STUDY)
     code = (
         "import sys; from oelm.cli import dispatch; "
-        f"dispatch(['plan', {str(file)!r}, '--power', '--out', {str(tmp_path)!r}]); sys.exit('torch' in sys.modules)"
+        f"dispatch(['plan', {str(file)!r}, '--power', '--runs', {str(tmp_path)!r}]); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

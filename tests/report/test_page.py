@@ -12,13 +12,12 @@ from urllib.parse import unquote
 import pytest
 
 from oelm.errors import IncomparableRuns, UnknownName, UsageError
-from oelm.record.attention import ATTENTION, AttentionRecord, append_attention
-from oelm.record.environment import commit_of
-from oelm.record.stages import by_declaration, stage_of
-from oelm.record.store import METRICS, RECORD, find_records, write_study
-from oelm.report.page import write_report
+from oelm.record.folder import ATTENTION, METRICS, RECORD, AttentionRecord, append_attention, find_records, write_study
+from oelm.record.record import commit_of
+from oelm.record.stages import index_by_declaration, stage_of
+from oelm.report.write import write_report
 from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.study import Arm, Study, replaced
+from oelm.spec.study import Arm, Study, replace_fields
 
 COMMIT = commit_of(Path(__file__).parents[2]) or "0123456789abcdef"
 
@@ -123,7 +122,7 @@ def test_samples_and_floor_are_on_the_page(study: Study, write_run: Any, tmp_pat
     _, page, _ = report(study, tmp_path)
     assert page.text.count("Mia took the lamp.") == 6
     assert "known exactly: 3.00" in page.text
-    assert "a window sees only part of the story, so the floor itself is not reachable" in page.text
+    assert "a window shows only a part of the story, so a model cannot reach the floor itself" in page.text
 
 
 def test_long_or_broken_samples_are_cut_not_refused(study: Study, write_run: Any, tmp_path: Path) -> None:
@@ -151,8 +150,8 @@ def test_a_single_seed_is_said_and_marked(study: Study, write_run: Any, tmp_path
     filled(single, write_run)
     _, page, text = report(single, tmp_path)
     for medium in (page.text, text):
-        assert "One pair has no interval, so it decides nothing; add seeds." in medium
-        assert "† from one seed" in medium
+        assert "One pair of seeds has no interval and decides nothing. Add seeds." in medium
+        assert "† one seed" in medium
 
 
 def test_a_dirty_tree_is_marked_at_the_number_and_at_its_source(
@@ -180,7 +179,7 @@ def test_nothing_disappears(study: Study, write_run: Any, tmp_path: Path) -> Non
     write_run(third, status="running", step=7, result=None)
     for run in rest[:-1]:
         write_run(run)
-    write_run(replaced(first, {"train.steps": 50}))
+    write_run(replace_fields(first, {"train.steps": 50}))
     (tmp_path / "runs" / "torn").mkdir()
     (tmp_path / "runs" / "torn" / RECORD).write_text('{"schema')
     _, page, text = report(study, tmp_path)
@@ -189,7 +188,7 @@ def test_nothing_disappears(study: Study, write_run: Any, tmp_path: Path) -> Non
         assert "failed at step 42: out of memory" in medium
         assert "diverged: its loss is not a finite number" in medium
         assert "diverged: the loss rose by a nat" in medium
-        assert "has not ended: it is at work, or was killed" in medium
+        assert "has not ended: it is running, or it was killed" in medium
         assert "has not been run" in medium
         assert "train.steps is 50; the study has 100" in medium
         assert "is not whole JSON" in medium
@@ -200,9 +199,9 @@ def test_a_torn_curve_is_told_and_the_rest_is_drawn(study: Study, write_run: Any
     spoilt = next(iter((tmp_path / "runs").glob("oelm-freeze-seed1*")))
     (spoilt / METRICS).write_text("garbage\n")
     comparison, page, _ = report(study, tmp_path)
-    assert "line 1, is not a metric" in comparison.unreadable[0]
+    assert "line 1, is damaged and left out" in comparison.unreadable[0]
     assert "svg" in page.tags
-    assert "line 1, is not a metric" in page.text
+    assert "line 1, is damaged and left out" in page.text
 
 
 def test_lost_seeds_are_given_as_the_reason_for_no_verdict(study: Study, write_run: Any, tmp_path: Path) -> None:
@@ -211,7 +210,7 @@ def test_lost_seeds_are_given_as_the_reason_for_no_verdict(study: Study, write_r
         write_run(run, math.inf if lost else 1.4 + 0.001 * run.seed * (run.arm != "baseline"))
     comparison, page, _ = report(study, tmp_path)
     assert comparison.rows[1].verdict == "undecided"
-    assert "those that are left are no fair sample" in page.text
+    assert "the remaining seeds are not a fair sample" in page.text
 
 
 def test_before_the_first_run_the_page_says_so(study: Study, tmp_path: Path) -> None:
@@ -252,7 +251,7 @@ def test_unfair_runs_leave_no_report(study: Study, write_run: Any, tmp_path: Pat
 
 
 def test_bad_requests_are_refused_before_anything_is_written(study: Study, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         report(study, tmp_path)
     (tmp_path / "runs").mkdir()
     with pytest.raises(UnknownName, match="language"):
@@ -276,13 +275,13 @@ def test_writing_a_report_imports_neither_torch_nor_transformers(study: Study, w
     code = f"""
 import json, sys
 from pathlib import Path
-from oelm.study import Study
-from oelm.report.page import write_report
-from oelm.report.typeset import terminal
+from oelm.spec.study import Study
+from oelm.report.write import write_report
+from oelm.report.render import render_terminal
 early = [name for name in ("matplotlib", "scipy", "jinja2", "rich") if name in sys.modules]
 study = Study.model_validate_json({study.model_dump_json()!r})
 written = write_report(study, Path({str(tmp_path / "runs")!r}), Path({str(tmp_path / "out")!r}))
-terminal(written.document.tables[0], "t", 80)
+render_terminal(written.document.tables[0], "t", 80)
 heavy = [name for name in ("torch", "transformers", "matplotlib.pyplot") if name in sys.modules]
 print(json.dumps([early, heavy]))
 """
@@ -312,7 +311,7 @@ def test_runs_from_different_corpora_and_later_versions_are_told_apart_and_told(
     study: Study, write_run: Any, tmp_path: Path
 ) -> None:
     filled(study, write_run)
-    write_run(replaced(study.runs()[0], {"data.corpus": "speeches"}))
+    write_run(replace_fields(study.runs()[0], {"data.corpus": "speeches"}))
     later = tmp_path / "runs" / "later"
     later.mkdir()
     (later / RECORD).write_text('{"schema_version": 99}')
@@ -335,7 +334,7 @@ def test_a_tuned_study_shows_its_grid_and_says_when_tuning_goes_on(
         assert "has not been run" in medium
     for run in stage_of(tuned, {}).tune:
         write_run(run, 1.4 + abs(math.log(run.train.learning_rate / 3e-4)))
-    records = by_declaration(record for _, record in find_records(tmp_path / "runs")[0])
+    records = index_by_declaration(record for _, record in find_records(tmp_path / "runs")[0])
     for run in stage_of(tuned, records).confirm:
         write_run(run, 1.4 + (run.arm != "baseline") * (0.1 + 0.001 * run.seed))
     comparison, page, _ = report(tuned, tmp_path)
@@ -358,7 +357,7 @@ def test_accuracies_are_reported_in_points_against_two_margins(
     assert "-2.10 points" in page.text
 
 
-def test_a_probe_says_what_guessing_gets_instead_of_how_low_the_loss_can_go(
+def test_the_report_of_a_probe_has_the_accuracy_of_guessing_instead_of_the_lowest_loss(
     study: Study, write_run: Any, make_record: Any, tmp_path: Path
 ) -> None:
     probe = study.model_copy(update={"base": study.base.model_copy(update={"data": DataSpec(corpus="recall:4")})})
@@ -367,7 +366,7 @@ def test_a_probe_says_what_guessing_gets_instead_of_how_low_the_loss_can_go(
         result = record.result.model_copy(update={"test_accuracy": 0.9})
         write_run(run, result=result, data=record.data.model_copy(update={"guess": 0.513}))
     _, page, _ = report(probe, tmp_path)
-    assert "without: recall:4 51.3 %. Whoever" in page.text
+    assert "as well as possible: recall:4 51.3 %. An arm" in page.text
     assert "How low can it go?" not in page.text
 
 
@@ -387,4 +386,4 @@ def test_what_heads_look_at_is_drawn_and_a_torn_file_is_told(study: Study, write
     for run in study.runs():
         (write_run(run) / ATTENTION).write_text('{"entropy": 3}\n')
     _, page, _ = report(study, tmp_path)
-    assert "does not hold the attention of a run" in page.text
+    assert "is damaged and left out" in page.text

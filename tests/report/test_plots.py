@@ -9,9 +9,8 @@ import pytest
 
 from oelm.analysis.statistics import Interval
 from oelm.analysis.tuning import Point, Sensitivity
-from oelm.record.attention import AttentionRecord
-from oelm.report.figures import Painter, as_svg, drawn
-from oelm.report.plots import (
+from oelm.record.folder import AttentionRecord
+from oelm.report.figures import (
     MARKERS,
     TONES,
     Band,
@@ -19,14 +18,17 @@ from oelm.report.plots import (
     ClaimDot,
     ClaimPanel,
     Dot,
+    Painter,
     Rank,
-    claim_forest,
-    forest,
-    heads,
-    heads_over_training,
-    ranking,
-    tuning_curves,
-    waterfall,
+    as_png,
+    as_svg,
+    draw_claim_forest,
+    draw_forest,
+    draw_heads,
+    draw_heads_over_training,
+    draw_ranking,
+    draw_tuning,
+    draw_waterfall,
 )
 from oelm.report.wording import wording
 
@@ -48,13 +50,15 @@ CLAIM = ClaimPanel(
     (ClaimDot("fair<1>", 0.4, -2.0, 3.0, pooled=False), ClaimDot("pooled", 0.5, -9.0, 9.0, pooled=True)),
 )  # fmt: skip
 PAINTERS: dict[str, Painter] = {
-    "forest": lambda say: forest(DOTS, 5.0, "percent", say),
-    "claims": lambda say: claim_forest([CLAIM, replace(CLAIM, title="only published", dots=(), nothing=None)], say),
-    "waterfall": lambda _say: waterfall(BARS, "percent", relative=True),
-    "ranking": lambda say: ranking(RANKS, 5.0, "percent", say),
-    "tuning": lambda say: tuning_curves(CURVES, ["baseline", "_odd"], say),
-    "heads": lambda say: heads([("recall:4", HEADS), ("recall:32", HEADS[:1])], say),
-    "heads over training": lambda say: heads_over_training([("baseline", SEEN), ("oelm-freeze", SEEN)], say),
+    "forest": lambda say: draw_forest(DOTS, 5.0, "percent", say),
+    "claims": lambda say: draw_claim_forest(
+        [CLAIM, replace(CLAIM, title="only published", dots=(), nothing=None)], say
+    ),
+    "waterfall": lambda _say: draw_waterfall(BARS, "percent", relative=True),
+    "ranking": lambda say: draw_ranking(RANKS, 5.0, "percent", say),
+    "tuning": lambda say: draw_tuning(CURVES, ["baseline", "_odd"], say),
+    "heads": lambda say: draw_heads([("recall:4", HEADS), ("recall:32", HEADS[:1])], say),
+    "heads over training": lambda say: draw_heads_over_training([("baseline", SEEN), ("oelm-freeze", SEEN)], say),
 }
 
 
@@ -65,7 +69,7 @@ def texts(svg: str) -> list[str]:
 @pytest.mark.parametrize("name", PAINTERS)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_figure_is_drawn_in_both_languages_and_both_media(name: str, language: Any) -> None:
-    svg, png = drawn(PAINTERS[name], language)
+    svg, png = as_svg(PAINTERS[name], language), as_png(PAINTERS[name], language)
     ET.fromstring(svg)  # noqa: S314  (ours)
     assert png.startswith(b"\x89PNG")
     assert "currentColor" in svg
@@ -78,18 +82,18 @@ def test_names_are_written_as_they_are() -> None:
 
 def test_what_is_far_beyond_the_margin_leaves_the_others_their_scale() -> None:
     far = [Dot("thin-12", 77.6, 50.0, 110.0, "not met"), Dot("guesses", -97.0, -98.0, -96.0, "met")]
-    axes = forest([*DOTS, *far], 5.0, "percent", wording("en")).axes[0]
+    axes = draw_forest([*DOTS, *far], 5.0, "percent", wording("en")).axes[0]
     low, high = axes.get_xlim()
     assert -20 < low < -15 < 15 < high < 20
     assert {text.get_text() for text in axes.texts} == {"+78", "-97"}
-    alone = forest(far[:1], 5.0, "percent", wording("en")).axes[0]
+    alone = draw_forest(far[:1], 5.0, "percent", wording("en")).axes[0]
     assert alone.get_xlim()[1] > 110
     assert not alone.texts
 
 
 def test_what_arms_share_is_written_once_above_them() -> None:
     dots = [replace(dot, group=group) for group in ("recall:4", "recall:32") for dot in DOTS]
-    written = texts(as_svg(lambda say: forest(dots, 5.0, "percent", say), "en"))
+    written = texts(as_svg(lambda say: draw_forest(dots, 5.0, "percent", say), "en"))
     assert [written.count(name) for name in ("recall:4", "recall:32", "oelm-freeze")] == [1, 1, 2]
     assert [name for name in written if name in ("recall:4", "oelm-freeze", "recall:32")] == [
         "recall:4", "oelm-freeze", "recall:32", "oelm-freeze",
@@ -97,7 +101,7 @@ def test_what_arms_share_is_written_once_above_them() -> None:
 
 
 def test_a_screen_names_what_arms_train_and_keeps_the_far_ones_from_its_scale() -> None:
-    figure = ranking(RANKS, 5.0, "percent", wording("en"))
+    figure = draw_ranking(RANKS, 5.0, "percent", wording("en"))
     assert figure.axes[0].get_xlim()[1] < 35
     assert {"2.8 %", "8.3 %", "+97"} <= set(texts(as_svg(PAINTERS["ranking"], "en")))
 
@@ -116,21 +120,21 @@ def test_a_verdict_has_a_shape_as_well_as_a_colour() -> None:
 
 def test_no_head_is_drawn_outside_the_scale_that_the_arms_share() -> None:
     wide = [record.model_copy(update={"distance": ((90.0, 1.0), (2.0, 4.0))}) for record in SEEN]
-    figure = heads_over_training([("baseline", SEEN), ("oelm-freeze", wide)], wording("en"))
+    figure = draw_heads_over_training([("baseline", SEEN), ("oelm-freeze", wide)], wording("en"))
     for _, axes in zip(range(2), figure.axes[1::2], strict=True):
         assert axes.get_ylim()[0] == 0
         assert axes.get_ylim()[1] > 90
 
 
 def test_steps_of_an_ablation_start_where_the_one_before_ended() -> None:
-    first, second = waterfall(BARS, "", relative=False).axes[0].patches
+    first, second = draw_waterfall(BARS, "", relative=False).axes[0].patches
     assert first.get_x() + first.get_width() == pytest.approx(0.3)
     assert second.get_x() + second.get_width() == pytest.approx(0.3)
     assert math.isclose(second.get_x(), 0.15)
 
 
 def test_the_forest_of_a_claim_names_every_study_and_what_was_published() -> None:
-    svg = as_svg(lambda say: claim_forest([CLAIM], say), "en")
+    svg = as_svg(lambda say: draw_claim_forest([CLAIM], say), "en")
     labels = texts(svg)
     for label in ("published", "fair<1>", "pooled", "supports the claim", "no effect", "percent"):
         assert label in labels

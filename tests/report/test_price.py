@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from oelm.record.schema import ParametersRecord
-from oelm.record.store import write_study
-from oelm.report.all_studies import write_final
-from oelm.report.page import write_report
-from oelm.spec.named import named_method
-from oelm.study import Arm, Study
+from oelm.record.folder import write_study
+from oelm.record.record import ParametersRecord
+from oelm.report.write import write_final, write_report
+from oelm.spec.methods import named_method
+from oelm.spec.study import Arm, Study
 
 COUNTED = {
     "baseline": ParametersRecord(total=1000, trainable=1000, frozen=0, qk=200),
@@ -41,7 +40,7 @@ def test_a_report_names_the_cheapest_arm_within_each_margin_and_says_where_there
     assert [[cell.strip() for cell in line.strip("|").split("|")][:4] for line in lines] == [
         ["5 %", "none trained", "oelm+core", "8.0 %"],
         ["5 %", "all trained", "baseline", "100.0 %"],
-        ["1 %", "none trained", "none surely", "–"],
+        ["1 %", "none trained", "none with 95 % confidence", "–"],
         ["1 %", "all trained", "baseline", "100.0 %"],
     ]
 
@@ -51,7 +50,10 @@ def test_the_final_report_says_of_every_study_what_staying_within_the_margin_tak
 ) -> None:
     write_study(tmp_path / "runs", priced)
     document = write_final(tmp_path / "runs", tmp_path / "final", "en")
-    assert "tiny: oelm+core, 8.0 % as many parameters as Q and K have, +3.0 %" in document.sections[0].paragraphs[-1]
+    assert (
+        "tiny: oelm+core, which trains 8.0 % of the number of parameters of Q and K, +3.0 %"
+        in document.sections[0].paragraphs[-1]
+    )
     (price,) = [section.table for section in document.sections if section.anchor == "price" and section.table]
     assert [line.cells[:4] for line in price.lines][:2] == [
         ("tiny", "5 %", "none trained", "oelm+core"),

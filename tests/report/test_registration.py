@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from oelm.analysis.compare import compare_folder
+from oelm.checksums import parse_checked
 from oelm.cli import dispatch
-from oelm.record.registration import register
+from oelm.record.folder import REGISTERED, STUDY, read_record, write_record, write_study
+from oelm.record.registration import register_study
 from oelm.record.stages import stage_of
-from oelm.record.store import REGISTERED, STUDY, read_record, write_record, write_study
-from oelm.report.page import write_report
-from oelm.report.server.folder import Folder
-from oelm.report.server.index import Index
+from oelm.report.write import write_report
+from oelm.server.index import Folder, FolderIndex
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def reported(study, tmp_path, write_run):
         folders = [write_run(run, loss=1.5 + 0.01 * run.seed) for run in study.runs()]
         write_study(root, study)
         if registered:
-            register(root, study, None)
+            register_study(root, study, None)
         for folder in folders[:young]:
             record = read_record(folder)
             write_record(folder, record.model_copy(update={"started": "2999-01-01T00:00:00+00:00"}))
@@ -37,7 +37,7 @@ def reported(study, tmp_path, write_run):
 
 def test_a_study_as_registered_says_so_with_date_and_commit(reported, tmp_path):
     page = reported(young=6)
-    plain = json.loads((tmp_path / "runs" / REGISTERED).read_text())
+    plain = parse_checked((tmp_path / "runs" / REGISTERED).read_bytes())
     assert f"As registered on {plain['registered'][:10]} at commit {plain['commit'][:12]}" in page
     assert "older than the registration" not in page
     assert plain["digest"][:16] in page
@@ -47,7 +47,7 @@ def test_a_changed_study_names_what_changed_and_its_declaration_stays(reported, 
     page = reported(type(study)(**{**study.__dict__, "margin": 2.0}))
     assert "Not as registered on" in page
     assert "margin was null and is 2.0" in page
-    assert json.loads((tmp_path / "runs" / STUDY).read_text())["margin"] is None
+    assert parse_checked((tmp_path / "runs" / STUDY).read_bytes())["margin"] is None
 
 
 def test_a_study_from_before_registration_is_called_not_registered(reported):
@@ -95,7 +95,7 @@ def test_the_index_of_the_server_hides_the_test_figures_of_tuning_runs(tuned_stu
         write_run(run)  # a record from before tuning runs left the test split alone
     write_run(study.confirming(lambda _cell, _arm: {})[0])
     write_study(tmp_path / "runs", study)
-    index = Index(Folder(tmp_path))
+    index = FolderIndex(Folder(tmp_path))
     index.look()
     shown = {row["seed"]: row["test_perplexity"] for row in index.changes("", 0).rows}
     assert shown[100] is None

@@ -12,12 +12,20 @@ from rich.console import Console
 from oelm.analysis.bootstrap import Resampled
 from oelm.analysis.compare import Comparison, compare
 from oelm.analysis.statistics import MARGIN, Interval
-from oelm.report.document import Column, Line, Table
-from oelm.report.numbers import shown_percent, shown_perplexity
+from oelm.report.render import (
+    Column,
+    Line,
+    Table,
+    _break_heading,
+    _break_name,
+    _move_units,
+    escape,
+    render_markdown,
+    render_terminal,
+)
 from oelm.report.tables import cost_table, results
-from oelm.report.typeset import _broken, _broken_name, _with_units_above, escaped, markdown, terminal
-from oelm.report.wording import wording
-from oelm.study import Arm, Study
+from oelm.report.wording import format_percent, format_perplexity, wording
+from oelm.spec.study import Arm, Study
 
 say = wording("en")
 
@@ -35,7 +43,7 @@ def made(study: Study, make_record: Any, offset: float = 0.1, **fields: Any) -> 
 
 def printed(table: Any, width: int) -> str:
     file = io.StringIO()
-    Console(file=file, width=width, color_system=None).print(terminal(table, "tiny", width))
+    Console(file=file, width=width, color_system=None).print(render_terminal(table, "tiny", width))
     return file.getvalue()
 
 
@@ -107,12 +115,12 @@ def test_machines_that_differ_are_named(study: Study, make_record: Any) -> None:
     [(None, "–"), (4.273, "4.27"), (99.994, "99.99"), (1234.56, "1,234.6"), (math.inf, "∞"), (math.nan, "∞")],
 )
 def test_perplexities_have_as_many_digits_as_they_deserve(value: float | None, text: str) -> None:
-    assert shown_perplexity(value, say) == text
+    assert format_perplexity(value, say) == text
 
 
 def test_percentages_are_signed_unless_they_are_a_margin() -> None:
-    assert shown_percent(-0.1, say) == "-9.5 %"
-    assert shown_percent(MARGIN, say, signed=False) == "5 %"
+    assert format_percent(-0.1, say) == "-9.5 %"
+    assert format_percent(MARGIN, say, signed=False) == "5 %"
 
 
 @pytest.mark.parametrize("width", [140, 100, 80, 60, 46])
@@ -190,8 +198,8 @@ def test_names_are_broken_at_their_joints_before_a_table_becomes_cards(
 
 
 def test_a_name_without_a_joint_in_reach_stays_whole_and_begins_on_the_first_line() -> None:
-    assert _broken_name("oelm-random-from-current+bias", 20) == "oelm-random-from-current\n +bias"
-    assert _broken_name("oelm-partial:-2,-1", 10) == "oelm-\n partial:-2,-1"
+    assert _break_name("oelm-random-from-current+bias", 20) == "oelm-random-from-current\n +bias"
+    assert _break_name("oelm-partial:-2,-1", 10) == "oelm-\n partial:-2,-1"
 
 
 def test_a_unit_that_a_column_shares_stands_in_its_heading_where_room_is_short(study: Study, make_record: Any) -> None:
@@ -217,7 +225,7 @@ def test_a_unit_that_a_column_shares_stands_in_its_heading_where_room_is_short(s
 )
 def test_a_unit_is_a_columns_only_if_every_number_has_it(cells: tuple[str, ...], unit: str) -> None:
     table = Table("t", (Column("x", "x"),), tuple(Line((cell,)) for cell in cells))
-    (column,) = _with_units_above(table).columns
+    (column,) = _move_units(table).columns
     assert column.heading == (f"x ({unit})" if unit else "x")
 
 
@@ -237,7 +245,7 @@ def test_chinese_readers_are_told_in_chinese_what_is_left_out(study: Study, make
     ],
 )
 def test_headings_are_broken_between_words_and_never_before_a_sign(heading: str, room: int, lines: list[str]) -> None:
-    assert _broken(heading, room).split("\n") == lines
+    assert _break_heading(heading, room).split("\n") == lines
 
 
 def test_a_wide_terminal_has_one_line_per_arm(study: Study, make_record: Any) -> None:
@@ -250,16 +258,16 @@ def test_an_arms_name_is_not_markup(study: Study, make_record: Any) -> None:
     odd = study.model_copy(update={"arms": (study.arms[0], named)})
     table = results(made(odd, make_record), say)
     assert "[red]|<b>" in printed(table, 140)
-    assert "\\[red\\]\\|&lt;b&gt;" in markdown(table)
+    assert "\\[red\\]\\|&lt;b&gt;" in render_markdown(table)
 
 
 def test_markdown_has_one_cell_per_column(study: Study, make_record: Any) -> None:
     table = results(made(study, make_record), say)
-    lines = markdown(table).splitlines()
+    lines = render_markdown(table).splitlines()
     assert len(lines) == 2 + len(table.lines)
     assert {line.count(" | ") for line in lines} == {len(table.columns) - 1}
     assert lines[1].startswith("| :--- | ---: |")
 
 
 def test_escaped_text_stays_on_its_line_and_is_no_markup() -> None:
-    assert escaped("a\n# b_c `d` &lt;") == "a \\# b\\_c \\`d\\` &amp;lt;"
+    assert escape("a\n# b_c `d` &lt;") == "a \\# b\\_c \\`d\\` &amp;lt;"

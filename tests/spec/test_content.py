@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oelm.spec.content import find_content_arms, is_nearly_position_only, missing_arms
-from oelm.spec.named import named_method
+from oelm.spec.methods import named_method
+from oelm.spec.study import find_content_arms, is_nearly_position_only, missing_arms
 
 
 def arms(*names: str, width: int | None = 96) -> list[tuple[str, str, tuple[str, ...], bool]]:
@@ -46,7 +46,7 @@ def test_small_frozen_projections_stand_in_for_none_only_while_nothing_can_enlar
     assert arms(*both) == [("baseline+bias", "position-only-bias", ("oelm-random+bias",), True)]
 
 
-def test_a_study_is_told_which_arms_to_add() -> None:
+def test_the_missing_arms_are_named() -> None:
     def missing(*names: str) -> tuple[str, ...]:
         return missing_arms({name: named_method(name) for name in names})
 

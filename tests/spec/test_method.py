@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from oelm.spec.method import Change, FreezeSpec, InitSpec, MethodSpec, ScheduleSpec, Sweep
-from oelm.spec.named import METHODS
-from oelm.spec.repair import RepairSpec
+from oelm.spec.method import Change, FreezeSpec, InitSpec, MethodSpec, RepairSpec, ScheduleSpec, Sweep
+from oelm.spec.methods import METHODS
 
 inits = st.sampled_from([method.init for method in METHODS.values()])
 freezes = st.builds(
@@ -81,9 +80,24 @@ def test_specs_cannot_be_changed():
         METHODS["baseline"].sites = ("self",)
 
 
-def test_a_schedule_in_steps_and_fractions_is_refused_because_nobody_knows_which_comes_first():
+def test_a_schedule_in_steps_and_fractions_is_refused_because_its_order_is_unknown():
     later = Change(action="freeze", at=500)
     with pytest.raises(ValidationError, match="which is first depends on how long training is"):
         ScheduleSpec(changes=(Change(action="unfreeze", at=0.1), later))
     assert ScheduleSpec(changes=(Change(action="unfreeze", at=0), later)).changes[1] == later
     assert ScheduleSpec(changes=(Change(action="unfreeze", at=0), Change(action="freeze", at=0.5))).moves
+
+
+def test_nothing_is_on_by_default_and_what_is_on_is_named():
+    assert RepairSpec().active() == ()
+    assert RepairSpec(core=True, low_rank=2, key_shift=0.5).active() == ("key_shift", "core", "low_rank")
+
+
+def test_two_trained_factors_on_one_head_cannot_be_asked_for():
+    with pytest.raises(ValidationError, match="leave temperature off"):
+        RepairSpec(qk_norm=True, temperature=True)
+
+
+def test_a_negative_rank_cannot_be_asked_for():
+    with pytest.raises(ValidationError):
+        RepairSpec(low_rank=-1)

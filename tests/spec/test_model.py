@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import UnknownName
-from oelm.spec.model import GPT_SIZES, ForeignSpec, GPTSpec, ModelSpec, named_size
+from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec, named_size
 
 
 def test_sizes_that_are_left_out_are_derived():
@@ -29,7 +29,7 @@ def test_sizes_that_do_not_fit_cannot_exist(fields):
 
 def test_the_kind_tells_models_apart_in_json():
     adapter = TypeAdapter(ModelSpec)
-    for spec in (GPT_SIZES["nano"], ForeignSpec(name="bert-base", labels=3)):
+    for spec in (GPT_SIZES["nano"], HuggingFaceSpec(name="bert-base", labels=3)):
         assert adapter.validate_json(spec.model_dump_json()) == spec
 
 

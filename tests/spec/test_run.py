@@ -3,15 +3,16 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from oelm.spec import run as module
-from oelm.spec.base import digest
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
 from oelm.spec.model import GPT_SIZES, GPTSpec
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import RunSpec, SlurmSpec, fingerprint
+from oelm.spec.study import replace_fields
 from oelm.spec.train import TrainSpec
-from oelm.study import replaced
+from oelm.spec.value import digest
 
 RUN = RunSpec(model=GPT_SIZES["nano"])
 
@@ -33,7 +34,7 @@ RUN = RunSpec(model=GPT_SIZES["nano"])
     ],
 )
 def test_whatever_can_change_the_numbers_changes_the_fingerprint(field, value):
-    assert fingerprint(replaced(RUN, {field: value})) != fingerprint(RUN)
+    assert fingerprint(replace_fields(RUN, {field: value})) != fingerprint(RUN)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +44,11 @@ def test_whatever_can_change_the_numbers_changes_the_fingerprint(field, value):
         ("label", "GPT-01"),
         ("data.directory", Path("elsewhere")),
         ("train.checkpoint_every", 3),
-        ("train.tensorboard", True),
+        ("train.track", "wandb"),
     ],
 )
 def test_names_places_and_how_often_to_save_do_not(field, value):
-    assert fingerprint(replaced(RUN, {field: value})) == fingerprint(RUN)
+    assert fingerprint(replace_fields(RUN, {field: value})) == fingerprint(RUN)
 
 
 def test_text_and_labelled_text_of_one_name_are_two_runs():
@@ -69,15 +70,15 @@ def test_the_fingerprint_survives_json():
 
 
 def test_a_field_at_its_default_leaves_the_fingerprint_alone():
-    assert fingerprint(replaced(RUN, {"train.weight_decay": RUN.train.weight_decay})) == fingerprint(RUN)
+    assert fingerprint(replace_fields(RUN, {"train.weight_decay": RUN.train.weight_decay})) == fingerprint(RUN)
     assert "train" not in RUN.meaning()
 
 
-def test_the_defaults_are_held_fast():
+def test_the_defaults_are_pinned():
     # Fingerprints leave defaults out. If a default has to change, raise NUMERICS and then this digest with it;
     # a new field belongs into this digest, too, and needs no new NUMERICS.
     defaults = [spec.model_dump(mode="json") for spec in (GPTSpec(), MethodSpec(), DataSpec(), TrainSpec())]
-    assert (module.NUMERICS, digest(defaults)[:16]) == (1, "6b7f2e641f965180")
+    assert (module.NUMERICS, digest(defaults)[:16]) == (1, "b8dce7ebeaff6b10")
 
 
 def test_the_fingerprint_of_a_known_run_is_pinned():
@@ -92,3 +93,9 @@ def test_seeds_that_are_not_set_apart_leave_a_run_what_it_was():
     apart = run.model_copy(update={"draw_seed": 5})
     assert apart.seed_of("draw") == 5
     assert fingerprint(apart) != fingerprint(run)
+
+
+@pytest.mark.parametrize("bad", [{"time": 4}, {"memory": 0}, {"memory": -1}, {"partitions": "gpu"}])
+def test_what_no_cluster_could_grant_is_refused(bad):
+    with pytest.raises(ValidationError):
+        SlurmSpec(**bad)

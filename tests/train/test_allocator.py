@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from oelm.train.allocator import keep_large_blocks
+from oelm.train.device import keep_large_blocks
 
 COUNT = """
 import resource, sys, torch
-from oelm.train.allocator import keep_large_blocks
+from oelm.train.device import keep_large_blocks
 torch.set_num_threads(1)
 if sys.argv[1] == "keep":
     assert keep_large_blocks()

@@ -44,7 +44,7 @@ def test_a_damaged_latest_falls_back_to_the_one_before_and_says_so(saved, file, 
 def test_when_both_are_damaged_nothing_is_guessed(saved):
     for name in ("latest", "previous"):
         (saved.directory / name / "model.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="no checkpoint in .* can be read"):
+    with pytest.raises(CheckpointError, match="No checkpoint in .* can be read"):
         saved.load()
 
 

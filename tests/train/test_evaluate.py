@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from oelm.train.evaluate import mean_loss
+from oelm.train.loop import mean_loss
 
 
 class Constant(nn.Module):

@@ -1,6 +1,8 @@
 """The loop on a toy task: what it does at which step, and what a resumed run shares with an undisturbed one."""
 
 import math
+import os
+import signal
 
 import pytest
 import torch
@@ -10,10 +12,8 @@ from oelm.errors import RunFailed
 from oelm.spec.train import TrainSpec
 from oelm.train.checkpoint import Checkpoints, load_into
 from oelm.train.distributed import World
-from oelm.train.evaluate import Measured
-from oelm.train.loop import Interrupted, Training
+from oelm.train.loop import Interrupted, Measured, StopRequest, Training, catch_signals
 from oelm.train.optimizer import Optimizer
-from oelm.train.signals import StopWish
 
 WORLD = World(0, 1, torch.device("cpu"))
 SPEC = TrainSpec(steps=20, batch_size=4, warmup_steps=2, learning_rate=0.01, eval_every=5, checkpoint_every=7)
@@ -69,6 +69,9 @@ class Notes:
     def trained(self, progress, loss, rate):
         self.train.append((progress.step, loss, rate))
 
+    def validating(self, progress):
+        pass
+
     def validated(self, progress, measured):
         self.val.append((progress.step, measured.loss))
 
@@ -89,7 +92,7 @@ def training(directory, spec=SPEC, task=None, stop=None):
         Checkpoints(directory, "f"),
         WORLD,
         Notes(),
-        stop or StopWish(),
+        StopRequest() if stop is None else stop,
         clock=lambda: 42.0,
         memory=lambda: 1000,
     )
@@ -113,7 +116,7 @@ def test_validation_by_epoch_comes_when_the_epoch_ends_whatever_floats_make_of_i
     assert [step for step, _ in run.observer.val] == [3, 5, 7, 9, 11, 13, 15, 17, 19, 21]
 
 
-class StopAt(StopWish):
+class StopAt(StopRequest):
     def __init__(self, run, step):
         super().__init__()
         self.run, self.step = run, step
@@ -191,3 +194,75 @@ def test_half_precision_trains_too(tmp_path, precision):
     run = training(tmp_path, SPEC.model_copy(update={"precision": precision}))
     run.run()
     assert run.observer.val[-1][1] < run.observer.val[0][1]
+
+
+class Pressing(Task):
+    """A task in which a signal arrives while a batch is read, or during a validation."""
+
+    def __init__(self, stop, batch=None, validation=None):
+        self.stop, self.at_batch, self.at_validation, self.validations = stop, batch, validation, 0
+
+    def batch(self, step, rows):
+        if step == self.at_batch:
+            self.stop.receive("SIGTERM")
+        return super().batch(step, rows)
+
+    def validate(self, model):
+        self.validations += 1
+        if self.validations == self.at_validation:
+            self.stop.receive("SIGTERM")
+        return super().validate(model)
+
+
+@pytest.mark.parametrize("when", [{"batch": 0}, {"batch": 8}, {"batch": 15}, {"validation": 1}, {"validation": 4}])
+def test_a_signal_ends_a_step_or_a_validation_at_once_and_changes_no_bit(tmp_path, when):
+    whole = training(tmp_path / "whole")
+    whole.run()
+    stop = StopRequest()
+    broken = training(tmp_path / "broken", task=Pressing(stop, **when), stop=stop)
+    with pytest.raises(Interrupted, match=r"stopped by SIGTERM after step"):
+        broken.run()
+    expected = when.get("batch", 5 * when.get("validation", 0))  # the step in which it arrived is not counted
+    assert broken.progress.step == expected
+    again = training(tmp_path / "broken")
+    saved, _ = again.checkpoints.load()
+    if saved is not None:
+        load_into(again.model, saved.model, "x")
+        again.resume(saved)
+    again.run()
+    assert [step for step, _ in (*broken.observer.val, *again.observer.val)] == [5, 10, 15, 20]
+    for mine, its in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(mine, its)
+    assert again.observer.val[-1] == whole.observer.val[-1]
+
+
+def test_a_signal_is_handled_within_a_long_backward_pass(tmp_path):
+    order = []
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(_context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(_context, gradient):
+            order.append("late")
+            return gradient
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 1)
+            self.last.weight.register_post_accumulate_grad_hook(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+
+        def forward(self, x, y):
+            return ((self.last(Slow.apply(self.first(x))) - y) ** 2).mean()
+
+    with catch_signals() as stop:
+        run = training(tmp_path, stop=stop)
+        run.model = Two()
+        run.optimizer = Optimizer(run.model, SPEC, {name: 1.0 for name, _ in run.model.named_parameters()})
+        with pytest.raises(Interrupted):
+            run.run()
+    assert run.progress.step == 0
+    assert order == []  # the rest of the backward pass was not computed

@@ -39,7 +39,7 @@ def test_one_step_equals_torchs_adamw():
         assert torch.allclose(left, right, atol=1e-6)
 
 
-def test_freezing_drops_moments_and_unfreezing_starts_them_anew():
+def test_freezing_drops_moments_and_unfreezing_starts_with_new_ones():
     model = two_layers()
     optimizer = make(model)
     step(model, optimizer)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oelm.train.precision import allow_tf32, autocast, resolve_precision, scaler
+from oelm.train.device import allow_tf32, autocast, resolve_precision, scaler
 
 CPU = torch.device("cpu")
 

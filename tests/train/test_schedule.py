@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.spec.train import TrainSpec
-from oelm.train.schedule import doubt, learning_rate
+from oelm.train.optimizer import learning_rate, warn_of_rising_rate
 
 SPEC = TrainSpec(steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1)
 
@@ -34,9 +34,9 @@ def test_the_rate_stays_between_its_bounds_and_never_rises_after_warm_up(step, d
 
 
 @pytest.mark.parametrize(("steps", "last"), [(20, "6e-05"), (100, "0.0003"), (101, None)])
-def test_a_warm_up_that_is_not_shorter_than_the_run_is_told_with_the_rate_it_ends_at(steps, last):
-    told = doubt(TrainSpec(steps=steps, warmup_steps=100, learning_rate=3e-4))
-    assert told is None if last is None else f"ends at {last} of 0.0003" in told
+def test_a_warm_up_as_long_as_the_run_gives_a_warning_with_the_last_rate(steps, last):
+    warning = warn_of_rising_rate(TrainSpec(steps=steps, warmup_steps=100, learning_rate=3e-4))
+    assert warning is None if last is None else f"ends at {last} of 0.0003" in warning
 
 
 def test_warm_up_stable_decay_keeps_the_full_rate_until_the_last_part():

@@ -5,29 +5,29 @@ import signal
 
 import pytest
 
-from oelm.train.signals import listening
+from oelm.train.loop import catch_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_first_signal_is_a_wish_and_ctrl_c_after_it_interrupts(number):
-    with listening() as wish:
-        assert not wish
+def test_a_first_signal_requests_a_stop_and_ctrl_c_after_it_interrupts(number):
+    with catch_signals() as request:
+        assert not request
         os.kill(os.getpid(), number)
-        assert wish.asked == number.name
+        assert request.signal == number.name
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_what_machines_repeat_is_the_same_wish(first):
-    with listening() as wish:
+def test_repeated_signals_are_one_request(first):
+    with catch_signals() as request:
         for number in (first, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
             os.kill(os.getpid(), number)
-        assert wish.asked == first.name
+        assert request.signal == first.name
 
 
 def test_the_handlers_are_put_back():
     before = signal.getsignal(signal.SIGTERM)
-    with listening():
+    with catch_signals():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before

@@ -1,14 +1,15 @@
-"""What attending by content is worth, what freezing costs, and the share of content that frozen Q/K keep.
+"""The value of attention by content, the cost of freezing, and the share of content that frozen Q/K keep.
 
-For arms with the same position scheme (oelm.spec.content), over paired seeds:
+For arms with the same position scheme (oelm.spec.study), over paired seeds, with trained Q/K (T), frozen Q/K (F) and
+attention by position only (P):
 
-    C = log ppl(P) - log ppl(T)        what content is worth: position only against trained Q/K
-    d = log ppl(F) - log ppl(T)        what freezing costs
+    C = log ppl(P) - log ppl(T)        value of content
+    d = log ppl(F) - log ppl(T)        cost of freezing
     content kept = 1 - d / C
 
 A ratio of two means has no Student interval. Fieller's set holds every ratio r that a t test of mean(d - r C) = 0 does
-not reject. For normal noise it covers exactly 95 %, and it says so where the data cannot bound the ratio: if C is not
-clearly positive, the set is unbounded.
+not reject. For normal noise it covers exactly 95 %. If C is not clearly positive the data cannot bound the ratio, and
+the set is unbounded.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oelm.analysis.statistics import CONFIDENCE, Difference, paired_difference, percent
+from oelm.analysis.statistics import CONFIDENCE, Difference, paired_difference, percent, t_quantile
 from oelm.errors import UsageError
-from oelm.record.schema import RunRecord
-from oelm.record.stages import CellChoice, by_declaration, stage_of
-from oelm.spec.content import ContentArms
+from oelm.record.record import RunRecord
+from oelm.record.stages import CellChoice, index_by_declaration, stage_of
 from oelm.spec.run import fingerprint
-from oelm.study import Setting, Study
+from oelm.spec.study import ContentArms, Setting, Study
 
 Costs = Mapping[str, Mapping[int, float]]
 """Arm -> seed -> log perplexity."""
@@ -33,7 +33,7 @@ Costs = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class RatioSet:
-    """A confidence set of a ratio: between two bounds, everything but what lies between them, or everything."""
+    """A confidence set of a ratio: the values between two bounds, those outside of them, or all values."""
 
     kind: Literal["between", "outside", "everything"]
     low: float = -math.inf
@@ -50,16 +50,14 @@ class RatioSet:
 
 
 def fieller(numerators: Sequence[float], denominators: Sequence[float], confidence: float = CONFIDENCE) -> RatioSet:
-    """Return Fieller's confidence set of mean(numerators) / mean(denominators) over pairs; it takes two pairs.
+    """Return Fieller's confidence set of mean(numerators) / mean(denominators) over pairs; it needs two pairs.
 
     With means n, d and variances and covariance of these means V, the set is A r^2 - 2 B r + C <= 0 where
     A = d^2 - t^2 V(d), B = n d - t^2 V(n, d), C = n^2 - t^2 V(n).
     """
-    from scipy.special import stdtrit  # the quantile alone: scipy.stats takes half a second to import
-
     count = len(numerators)
     n, d = statistics.fmean(numerators), statistics.fmean(denominators)
-    square = float(stdtrit(count - 1, 0.5 + confidence / 2)) ** 2 / count
+    square = t_quantile(count - 1, 0.5 + confidence / 2) ** 2 / count
     a = d * d - square * statistics.variance(denominators, d)
     b = n * d - square * statistics.covariance(numerators, denominators)
     c = n * n - square * statistics.variance(numerators, n)
@@ -75,20 +73,20 @@ def fieller(numerators: Sequence[float], denominators: Sequence[float], confiden
 
 @dataclass(frozen=True)
 class Kept:
-    """What one frozen arm costs, and the share of content that it keeps."""
+    """The cost of one frozen arm, and the share of content that it keeps."""
 
     arm: str
     cost: Difference
     """d, over the seeds shared with T."""
     share: float | None
-    """1 - d / C over the seeds shared with T and P; None where there are none."""
+    """1 - d / C over the seeds shared with T and P; None without such seeds."""
     interval: RatioSet | None
     """None with fewer than two such seeds."""
 
 
 @dataclass(frozen=True)
 class Worth:
-    """What content is worth for one position scheme at one place, and what each frozen arm keeps of it."""
+    """The value of content for one position scheme at one place on the axes, and what each frozen arm keeps of it."""
 
     arms: ContentArms
     value: Difference
@@ -102,12 +100,12 @@ class Worth:
 
 
 def content_worth(arms: ContentArms, costs: Costs) -> Worth | None:
-    """Compare P and every F with T over paired seeds; None where P and T share none."""
+    """Compare P and every F with T over paired seeds; None if P and T share no seed."""
     trained, position = costs.get(arms.trained, {}), costs.get(arms.position, {})
     value = _difference(position, trained)
     if value is None:
         return None
-    kept = (_kept(name, costs.get(name, {}), trained, position) for name in arms.frozen)
+    kept = (_measure_kept(name, costs.get(name, {}), trained, position) for name in arms.frozen)
     return Worth(arms, value, tuple(item for item in kept if item))
 
 
@@ -116,7 +114,7 @@ def _difference(own: Mapping[int, float], other: Mapping[int, float]) -> Differe
     return paired_difference(shared) if shared else None
 
 
-def _kept(
+def _measure_kept(
     arm: str, frozen: Mapping[int, float], trained: Mapping[int, float], position: Mapping[int, float]
 ) -> Kept | None:
     cost = _difference(frozen, trained)
@@ -132,7 +130,10 @@ def _kept(
 def tuning_costs(
     study: Study, cell: Setting, choice: CellChoice, records: Mapping[str, RunRecord]
 ) -> dict[str, dict[int, float]]:
-    """Return the validation losses of each arm's tuning runs at its chosen setting. `records` are `by_declaration`."""
+    """Return the validation losses of each arm's tuning runs at its chosen setting.
+
+    `records` come from `index_by_declaration`.
+    """
     found: dict[str, dict[int, float]] = {}
     for item in choice.arms:
         for run in study.tuning(cell, {field: (value,) for field, value in item.values.items()}):
@@ -145,22 +146,23 @@ def tuning_costs(
 def content_margin(study: Study, tuning: Iterable[RunRecord]) -> float:
     """Return half the lower 95 % bound of C, in percent of perplexity as `Study.margin` is.
 
-    It comes from the tuning runs of T and P at their chosen settings, and from nothing else, so that it is fixed before
-    any confirming run. Of several tuned places on the axes, or position schemes, the least counts. Where the bound is
-    not positive, content is not shown to be worth anything: the margin is 0, and no arm that loses anything can pass.
+    It comes only from the tuning runs of T and P at their chosen settings, so it is fixed before any confirming run. Of
+    several tuned places on the axes, or position schemes, the smallest value counts. If the bound is not positive,
+    content has no proven value: the margin is 0, and no arm that loses anything can pass.
 
-    Raise UsageError if tuning has not ended, or if T and P have fewer than two complete tuning seeds in common.
+    Raise UsageError if tuning has not ended, or if T and P share fewer than two complete tuning seeds.
     """
-    records = by_declaration(tuning)
+    records = index_by_declaration(tuning)
     stage = stage_of(study, records)
     if stage.choice is None:
         raise UsageError(
-            f"the margin of study {study.name!r} is fixed when tuning ends, and it has not ended. Run `oelm run` first."
+            f"the margin of study {study.name!r} is fixed when tuning ends, and tuning is not complete. Run `oelm run` "
+            "first."
         )
     bounds = []
     for cell, choice in zip(study.cells(), stage.choice.cells, strict=True):
         costs = tuning_costs(study, cell, choice, records)
-        for arms in study.content_arms if costs else ():  # a size that takes over its settings is not tuned
+        for arms in study.content_arms if costs else ():  # a size that copies its settings is not tuned
             found = content_worth(arms, costs)
             if found is None or found.value.pairs < 2:
                 raise UsageError(

@@ -1,4 +1,4 @@
-"""How fast arms learn: the area under the validation curve, and when each reaches the reference's final loss."""
+"""How fast arms learn: the area under the validation curve, and when it reaches the reference's final loss."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.evidence import Cell
-from oelm.analysis.rows import Row
+from oelm.analysis.evidence import Cell, Row
 from oelm.analysis.statistics import CONFIDENCE, Interval, interval_of_mean
-from oelm.errors import BadRecord
-from oelm.record.schema import MetricRecord
-from oelm.record.store import read_metrics
+from oelm.record.folder import read_metrics
+from oelm.record.record import MetricRecord
 
-Curves = dict[int, list[MetricRecord]]
+SeedCurves = dict[int, list[MetricRecord]]
 """Seed -> the validation points of its run, in order of steps."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """When a curve first was at a loss, between two of its points by a straight line."""
+    """When a curve first reaches a loss, interpolated linearly between its points."""
 
     steps: float
     seconds: float
@@ -30,7 +28,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Convergence:
-    """One arm's way, over its seeds. None where no curve allows the figure."""
+    """How fast one arm learns, over its seeds. Figures are None where no curve allows them."""
 
     arm: str
     cell: Cell
@@ -38,53 +36,49 @@ class Convergence:
     area: float | None
     """Mean height of the validation curve over training, in nats."""
     area_interval: Interval | None
-    """Of its paired difference to the reference's."""
+    """Interval of its paired difference to the reference."""
     reached: tuple[Reached, ...]
-    """Of the seeds that came to the final loss of the reference with the same seed."""
+    """When each seed reached the final loss of the reference with the same seed."""
     missed: int
-    """How many of the shared seeds never came to it."""
+    """How many shared seeds never reached it."""
     step_shares: tuple[float, ...]
-    """Steps to that loss as a share of the reference's own, one for each shared seed. A seed that never comes to it
-    counts with all its steps: it would have needed more."""
+    """Steps to that loss as a share of the reference's own, one for each shared seed. A seed that never reaches it
+    counts with all its steps, which is a lower bound."""
 
     @property
     def steps(self) -> float | None:
-        """Mean steps of those that reached it."""
+        """Mean steps of the seeds that reached the loss."""
         return statistics.fmean(item.steps for item in self.reached) if self.reached else None
 
     @property
     def seconds(self) -> float | None:
-        """Mean training seconds of those that reached it."""
+        """Mean training seconds of the seeds that reached the loss."""
         return statistics.fmean(item.seconds for item in self.reached) if self.reached else None
 
 
-def validation_curves(row: Row, complaints: list[str]) -> Curves:
-    """Read the curves of a row's runs; what cannot be read is told and left out."""
-    found: Curves = {}
-    for item in row.evidence:
-        try:
-            metrics = read_metrics(item.directory)
-        except BadRecord as error:
-            complaints.append(str(error))
-            continue
+def validation_curves(row: Row, complaints: list[str]) -> SeedCurves:
+    """Read the curves of a row's runs. Unreadable files are left out and reported in `complaints`."""
+    found: SeedCurves = {}
+    complaints += [f"{item.directory.name}: {note}" for item in row.evidence for note in item.record.damage]
+    for seed, metrics in row.read(lambda directory: read_metrics(directory, complaints), complaints).items():
         points = [point for point in metrics if point.kind == "val" and math.isfinite(point.loss)]
         if points:
-            found[item.spec.seed] = sorted(points, key=lambda point: point.step)
+            found[seed] = sorted(points, key=lambda point: point.step)
     return found
 
 
-def convergence_of(comparison: Comparison, curves: dict[tuple[str, Cell], Curves]) -> list[Convergence]:
-    """Measure every arm's way against the reference's."""
+def convergence_of(comparison: Comparison, curves: dict[tuple[str, Cell], SeedCurves]) -> list[Convergence]:
+    """Measure how fast every arm learns, compared with the reference."""
     found = []
     for row in comparison.rows:
         own, other = curves.get((row.arm, row.cell), {}), curves.get((comparison.study.reference, row.cell), {})
         if own:
-            found.append(convergence(row, own, other))
+            found.append(measure_convergence(row, own, other))
     return found
 
 
-def convergence(row: Row, own: Curves, other: Curves) -> Convergence:
-    """Measure one arm's way by its curves, against another's."""
+def measure_convergence(row: Row, own: SeedCurves, other: SeedCurves) -> Convergence:
+    """Measure how fast one arm learns by its curves, compared with another's."""
     areas = {seed: area for seed, points in own.items() if (area := area_under(points)) is not None}
     references = {seed: area for seed, points in other.items() if (area := area_under(points)) is not None}
     shared = [areas[seed] - references[seed] for seed in areas if seed in references]
@@ -103,7 +97,7 @@ def convergence(row: Row, own: Curves, other: Curves) -> Convergence:
 
 
 def _step_share(own: Sequence[MetricRecord], found: Reached | None, other: Sequence[MetricRecord]) -> float | None:
-    """Return None where the reference began at its final loss."""
+    """Return steps as a share of the other arm's; None if that arm started at its final loss."""
     theirs = reaching(other, other[-1].loss)
     if theirs is None or not theirs.steps:
         return None
@@ -119,7 +113,7 @@ def area_under(points: Sequence[MetricRecord]) -> float | None:
 
 
 def reaching(points: Sequence[MetricRecord], loss: float) -> Reached | None:
-    """Return when a curve first came down to a loss; None if it never did."""
+    """Return when a curve first reaches a loss; None if it never does."""
     for number, point in enumerate(points):
         if point.loss <= loss:
             before = points[number - 1] if number else point

@@ -1,7 +1,7 @@
-"""What a study could have seen with its seeds, and how many seeds a margin needs.
+"""Power: which differences a study can detect with its seeds, and how many seeds a margin needs.
 
-With true difference delta, standard deviation sigma and n pairs, the t of the margin is noncentral: the verdict *met*
-has the probability P(T(f, (margin - delta) sqrt(n) / sigma) > t(f, 0.95)), f being the degrees of freedom.
+With true difference delta, standard deviation sigma, n pairs and f degrees of freedom, the t statistic of the margin is
+noncentral: the verdict *met* has the probability P(T(f, (margin - delta) sqrt(n) / sigma) > t(f, 0.95)).
 """
 
 from __future__ import annotations
@@ -12,50 +12,56 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oelm.analysis.compare import Comparison, compare_folder
-from oelm.analysis.measure import MeasureName, contrast, margin_of, measure_of
-from oelm.analysis.moderation import fit_prior, has_spread, log_variances
-from oelm.analysis.rows import Row
-from oelm.analysis.statistics import CONFIDENCE, MOST_SEEDS, Difference
+from oelm.analysis.compare import compare_folder
+from oelm.analysis.evidence import MeasureName, contrast, margin_of, measure_of
+from oelm.analysis.statistics import (
+    CONFIDENCE,
+    MOST_SEEDS,
+    Difference,
+    fit_prior,
+    has_spread,
+    log_variances,
+    t_quantile,
+)
 from oelm.errors import OelmError
-from oelm.record.store import read_study, study_folders
+from oelm.record.folder import read_study, study_folders
 from oelm.spec.method import ArmClass
-from oelm.study import Study
+from oelm.spec.study import Study
 
 POWER = 0.8
-MARGINS = (1.0, 5.0)
-"""Margins that are asked about next to the study's own: percent of perplexity, or points of accuracy."""
+PLANNED_MARGINS = (1.0, 5.0)
+"""Margins that are planned for in addition to the study's own: percent of perplexity, or points of accuracy."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What a comparison sees in four of five such studies, with its seeds and spread, each arm by itself."""
+    """The true differences that a comparison detects with 80 % power, given its seeds and spread, for one arm alone."""
 
     met: float
-    """*Met*, if the true difference is at most this."""
+    """The verdict is *met* if the true difference is at most this."""
     not_met: float
-    """*Not met*, if it is at least this."""
+    """The verdict is *not met* if the true difference is at least this."""
     nonzero: float
-    """Some difference (two-sided, 5 %), if it is at least this on either side."""
+    """A difference from zero is found (two-sided, 5 %) if it is at least this in size."""
 
 
 @dataclass(frozen=True)
-class Spread:
-    """How much the paired differences of a class of arms vary over seeds, in the studies on record."""
+class SeedSpread:
+    """How much the paired differences of a class of arms vary over seeds, according to the studies on record."""
 
     arm_class: ArmClass
     typical: float
     """The geometric mean of the arms' standard deviations, corrected for few seeds; nats, or points."""
     largest: float
-    """Of the arm that varies most."""
+    """The standard deviation of the arm that varies most."""
     arms: int
     freedom: int
     """Degrees of freedom of all these arms together."""
     studies: tuple[str, ...]
     alike: bool
-    """Whether all of these studies have the model, data and steps of the study that is planned."""
+    """Whether all of these studies have the model, data and steps of the planned study."""
     prior: tuple[float, float] | None
-    """d0 and s0 to declare as `Study(prior=...)`; None with one arm, or where arms differ no more than by chance."""
+    """d0 and s0 to declare as `Study(prior=...)`; None with one arm, or if arms differ no more than by chance."""
 
 
 @dataclass(frozen=True)
@@ -66,24 +72,24 @@ class Need:
     margin: float
     """Percent of perplexity, or points of accuracy."""
     truth: float
-    """The true difference for which it is asked, in the same unit."""
+    """The assumed true difference, in the same unit."""
     seeds: int | None
-    """For an arm of the typical deviation; None: more than are worth asking for."""
+    """Seeds for an arm of the typical deviation; None: beyond reach."""
     seeds_largest: int | None
-    """For an arm of the largest deviation on record."""
+    """Seeds for an arm of the largest deviation on record."""
 
 
 def power_of(gap: float, deviation: float, pairs: int, freedom: float, level: float) -> float:
-    """Return how often a one-sided test at a level sees a mean that is a gap away."""
-    from scipy.special import nctdtr, stdtrit
+    """Return how often a one-sided test at a level detects a mean at distance `gap`."""
+    from scipy.special import nctdtr
 
     shift = gap * math.sqrt(pairs) / deviation
-    # scipy's noncentral t fails far out, where the power is 1 to many digits.
-    return 1.0 if shift > 35 else float(1 - nctdtr(freedom, shift, stdtrit(freedom, 1 - level)))
+    # scipy's noncentral t fails for large shifts, where the power is 1 to many digits.
+    return 1.0 if shift > 35 else float(1 - nctdtr(freedom, shift, t_quantile(freedom, 1 - level)))
 
 
 def detectable(deviation: float, pairs: int, freedom: float, level: float) -> float:
-    """Return the smallest gap that is seen with 80 % power."""
+    """Return the smallest gap that is detected with 80 % power."""
     low, high = 0.0, deviation
     while power_of(high, deviation, pairs, freedom, level) < POWER:
         high *= 2
@@ -94,7 +100,7 @@ def detectable(deviation: float, pairs: int, freedom: float, level: float) -> fl
 
 
 def reach_of(difference: Difference | None) -> Reach | None:
-    """Return what a comparison could have seen; None where it has no spread."""
+    """Return what a comparison can detect; None if it has no spread."""
     if difference is None or difference.deviation is None or difference.freedom is None:
         return None
     level = difference.look.level if difference.look else 1 - CONFIDENCE
@@ -104,28 +110,28 @@ def reach_of(difference: Difference | None) -> Reach | None:
 
 
 def seeds_needed(gap: float, deviation: float, level: float = 1 - CONFIDENCE) -> int | None:
-    """Return the least number of pairs with which Student's t sees a gap with 80 % power; None: beyond reach."""
+    """Return the least number of pairs with which Student's t detects a gap with 80 % power; None: beyond reach."""
     counts = range(2, MOST_SEEDS + 1)
     return next((n for n in counts if gap > 0 and power_of(gap, deviation, n, n - 1, level) >= POWER), None)
 
 
-def needs(study: Study, spreads: Sequence[Spread]) -> list[Need]:
-    """Return how many seeds each margin needs if the truth is no difference, or half of the margin."""
+def needs(study: Study, spreads: Sequence[SeedSpread]) -> list[Need]:
+    """Return how many seeds each margin needs if the true difference is zero, or half of the margin."""
     measure = measure_of(study.base.data, [])
     own = study.margin if study.margin is not None else measure.scaled(margin_of(measure))
     return [
         Need(spread.arm_class, margin, truth, seeds_needed(gap, spread.typical), seeds_needed(gap, spread.largest))
         for spread in spreads
-        for margin in dict.fromkeys((*MARGINS, float(f"{own:.6g}")))
+        for margin in dict.fromkeys((*PLANNED_MARGINS, float(f"{own:.6g}")))
         for truth in (0.0, margin / 2)
         if (gap := margin_of(measure, margin) - (margin_of(measure, truth) if truth else 0.0))
     ]
 
 
-def spreads_on_record(study: Study, roots: Sequence[Path]) -> tuple[list[Spread], list[str]]:
-    """Return the spread of each class of the study's arms in the studies below some folders, and what cannot be read.
+def spreads_on_record(study: Study, roots: Sequence[Path]) -> tuple[list[SeedSpread], list[str]]:
+    """Return the spread of each class of the study's arms in the studies below some folders, and read errors.
 
-    Studies with the model, data and steps of this one go first: others count only for a class that these do not have.
+    Studies with the model, data and steps of this one are preferred; others are used only for classes without any.
     """
     complaints: list[str] = []
     measure = measure_of(study.base.data, []).name
@@ -149,7 +155,7 @@ class _Variance:
 
 
 def _variances(roots: Sequence[Path], measure: MeasureName, complaints: list[str]) -> Iterator[_Variance]:
-    """Yield the variance of every arm on record, once: studies take one another's runs over."""
+    """Yield the variance of every arm on record once, although studies share runs."""
     seen: set[frozenset[str]] = set()
     for folder in dict.fromkeys(path.resolve() for root in roots for path in study_folders(root)):
         try:
@@ -165,13 +171,8 @@ def _variances(roots: Sequence[Path], measure: MeasureName, complaints: list[str
             differences = list(contrast(row.by_seed, comparison.reference(row.cell).by_seed).values())
             if row.difference and has_spread(differences) and runs not in seen:
                 seen.add(runs)
-                yield _Variance(
-                    _class_of(comparison, row), comparison.study, statistics.variance(differences), len(differences) - 1
-                )
-
-
-def _class_of(comparison: Comparison, row: Row) -> ArmClass:
-    return next(arm.method.arm_class for arm in comparison.study.arms if arm.name == row.arm)
+                kind = next(arm.method.arm_class for arm in comparison.study.arms if arm.name == row.arm)
+                yield _Variance(kind, comparison.study, statistics.variance(differences), len(differences) - 1)
 
 
 def _regime(study: Study) -> tuple[object, ...]:
@@ -179,13 +180,13 @@ def _regime(study: Study) -> tuple[object, ...]:
     return base.model.meaning(), base.data.corpus, base.data.meaning().get("vocab_size"), base.train.steps
 
 
-def _spread(kind: ArmClass, found: Sequence[_Variance], *, alike: bool) -> Spread:
+def _spread(kind: ArmClass, found: Sequence[_Variance], *, alike: bool) -> SeedSpread:
     variances, freedoms = [item.variance for item in found], [item.freedom for item in found]
     prior = None
     if len(found) > 1:
         freedom, variance = fit_prior(variances, freedoms)
         prior = (freedom, math.sqrt(variance)) if math.isfinite(freedom) else None
-    return Spread(
+    return SeedSpread(
         arm_class=kind,
         typical=math.exp(statistics.fmean(log_variances(variances, freedoms)) / 2),
         largest=math.sqrt(max(variances)),

@@ -1,4 +1,4 @@
-"""How loss, the cost of freezing and what content is worth change with size, and what that predicts for another size.
+"""How loss, the cost of freezing and the value of content change with size, and predictions for other sizes.
 
 Every quantity y has values for several seeds at each size: N block parameters and t tokens for each of them. Forms:
 
@@ -16,6 +16,9 @@ degrees of freedom, s^2 = RSS / (n - p)):
 
 For linear forms this is the textbook interval; for `offset` it is the profile-likelihood one, which stays honest where
 b is hardly known. It assumes equal noise at all sizes and that the form is right, so the answer is the envelope of two.
+
+`write_prediction` predicts the held-back sizes of a study once, before any of their runs starts. `spreads` splits the
+variance of arms into the draw of the frozen weights and the seed.
 """
 
 from __future__ import annotations
@@ -25,38 +28,43 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.analysis.compare import Comparison
-from oelm.analysis.rows import Row
-from oelm.analysis.statistics import CONFIDENCE
-from oelm.spec.content import frozen_arms, position_scheme
+from oelm.analysis.compare import Comparison, compare_folder
+from oelm.analysis.evidence import Row
+from oelm.analysis.statistics import CONFIDENCE, t_quantile
+from oelm.checksums import add_checksum, parse_checked
+from oelm.errors import BadRecord
+from oelm.files import write_once
+from oelm.record.folder import PREDICTION
+from oelm.record.record import Record, commit_of, source_tree
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import GPTSpec
+from oelm.spec.model import GPTSpec, block_parameters
 from oelm.spec.run import RunSpec
-from oelm.spec.sizes import block_parameters
-from oelm.study import SIZE, Study
+from oelm.spec.study import SIZE, Study, frozen_arms, position_scheme
 
 Array = NDArray[np.float64]
 
-Quantity = Literal["loss", "freezing", "content", "lost"]
+ScalingQuantity = Literal["loss", "freezing", "content", "lost"]
 Form = Literal["power", "offset", "line"]
-FORMS: dict[Quantity, tuple[Form, ...]] = {
+SCALING_FORMS: dict[ScalingQuantity, tuple[Form, ...]] = {
     "loss": ("power", "offset"),
     "freezing": ("power", "line"),
     "content": ("power", "line"),
     "lost": ("power", "line"),
 }
-"""The forms that a quantity is fitted by: `freezing` is d, `content` is C, `lost` is d/C, the rest of content kept."""
+"""The forms that are fitted to a quantity: `freezing` is d, `content` is C, `lost` is d/C (analysis/content.py)."""
 EXPONENTS: dict[Form, tuple[float, float]] = {"power": (-2.0, 2.0), "offset": (0.02, 2.0)}
-"""The exponents that a form may have. Towards 0 the offset form becomes a line in log N."""
+"""The range of exponents of a form. Towards 0 the offset form becomes a line in log N."""
 GRID, ZOOMS = 41, 5
-"""So many exponents are tried at a time, so often in ever smaller ranges."""
+"""How many exponents are tried at a time, and how often the range is narrowed."""
 SAME_RATIO = 1.02
-"""Tokens per parameter within this factor are the same: steps are whole numbers."""
+"""Tokens per parameter within this factor count as equal, because steps are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class Observation:
 
     @property
     def mean(self) -> float:
-        """Their mean."""
+        """The mean over seeds."""
         return statistics.fmean(self.values)
 
 
@@ -79,7 +87,7 @@ class Observation:
 class Series:
     """One quantity of one arm over the sizes."""
 
-    quantity: Quantity
+    quantity: ScalingQuantity
     arm: str
     points: tuple[Observation, ...]
 
@@ -88,9 +96,8 @@ class Series:
         return Series(self.quantity, self.arm, tuple(point for point in self.points if point.size not in sizes))
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What a form says about the mean of some seeds at a size."""
+class FormRecord(Record):
+    """The prediction of one form for the mean of some seeds at a size."""
 
     form: Form
     value: float
@@ -99,7 +106,7 @@ class Prediction:
 
 
 def series_of(comparison: Comparison) -> list[Series]:
-    """Gather every quantity that has figures at two sizes or more; none for other measures than perplexity."""
+    """Collect every quantity that has figures at two sizes or more; empty for other measures than perplexity."""
     if not comparison.study.sizes or comparison.study.axes or comparison.measure.name != "perplexity":
         return []
     rows = {(row.arm, _size(row)): row for row in comparison.rows if row.costs}
@@ -119,26 +126,26 @@ def series_of(comparison: Comparison) -> list[Series]:
 
 @dataclass(frozen=True)
 class _Costs:
-    """The differences of paired seeds from the arm with trained Q/K at the same size."""
+    """Differences, paired by seed, from the arm with trained Q/K at the same size."""
 
     rows: Mapping[tuple[str, str | None], Row]
     trained: str
     position: str | None
 
     def freezing(self, row: Row) -> dict[int, float]:
-        return self._apart(row.arm, _size(row))
+        return self._difference(row.arm, _size(row))
 
     def lost(self, row: Row) -> dict[int, float]:
         """Return values whose mean is mean(d) / mean(C) and whose spread is that of the ratio, to first order."""
-        own, content = self._apart(row.arm, _size(row)), self._apart(self.position or "", _size(row))
+        own, content = (self._difference(arm, _size(row)) for arm in (row.arm, self.position or ""))
         seeds = sorted(set(own) & set(content))
         worth = statistics.fmean(content[seed] for seed in seeds) if seeds else 0.0
-        if worth <= 0:  # a share of nothing
+        if worth <= 0:  # there is no content to lose
             return {}
         ratio = statistics.fmean(own[seed] for seed in seeds) / worth
         return {seed: ratio + (own[seed] - ratio * content[seed]) / worth for seed in seeds}
 
-    def _apart(self, arm: str, size: str | None) -> dict[int, float]:
+    def _difference(self, arm: str, size: str | None) -> dict[int, float]:
         own, other = self.rows.get((arm, size)), self.rows.get((self.trained, size))
         if own is None or other is None:
             return {}
@@ -146,7 +153,7 @@ class _Costs:
 
 
 def _roles(study: Study) -> Iterator[tuple[str, Sequence[str], str | None]]:
-    """Yield trained Q/K, the arms that freeze all of them, and position only if it is there: by position scheme."""
+    """Yield for each position scheme the arm with trained Q/K, the frozen arms, and the position-only arm if any."""
     for arms in study.content_arms:
         yield arms.trained, arms.frozen, arms.position
     methods = {arm.name: arm.method for arm in study.arms if not arm.model}
@@ -159,8 +166,8 @@ def _size(row: Row) -> str | None:
     return next((json.loads(value) for axis, value in row.cell if axis == SIZE), None)
 
 
-def place_of(run: RunSpec) -> tuple[int, float] | None:
-    """Return the block parameters of a run's model, and how many tokens it sees for each; None for other models."""
+def size_of(run: RunSpec) -> tuple[int, float] | None:
+    """Return the block parameters of a run's GPT, and its training tokens per parameter; None for other models."""
     if not isinstance(run.model, GPTSpec):
         return None
     parameters = block_parameters(run.model)
@@ -176,32 +183,32 @@ def _points(
     points = []
     for size in sizes:
         row = rows.get((arm, size))
-        place = place_of(row.evidence[0].spec) if row else None
+        place = size_of(row.evidence[0].spec) if row else None
         if row and place and (found := values(row)):
             points.append(Observation(size, *place, tuple(found[seed] for seed in sorted(found))))
     return tuple(points)
 
 
-def predictions(series: Series, parameters: int, ratio: float, seeds: int) -> list[Prediction]:
-    """Predict the mean of some seeds at another size by each form that the series allows."""
-    found = (_predict(form, series.points, parameters, ratio, seeds) for form in FORMS[series.quantity])
+def predictions(series: Series, parameters: int, ratio: float, seeds: int) -> list[FormRecord]:
+    """Predict the mean of some seeds at another size with each form that the series allows."""
+    found = (_predict(form, series.points, parameters, ratio, seeds) for form in SCALING_FORMS[series.quantity])
     return [item for item in found if item]
 
 
-def envelope(found: Sequence[Prediction]) -> Prediction | None:
-    """Return the hull of several predictions, with the mean of their values; None where there is none."""
+def hull_of_predictions(found: Sequence[FormRecord]) -> FormRecord | None:
+    """Return the envelope of several predictions, with the mean of their values; None without any."""
     if not found:
         return None
     low, high = min(item.low for item in found), max(item.high for item in found)
-    return Prediction(found[0].form, statistics.fmean(item.value for item in found), low, high)
+    return FormRecord(form=found[0].form, value=statistics.fmean(item.value for item in found), low=low, high=high)
 
 
-def _predict(form: Form, points: Sequence[Observation], parameters: int, ratio: float, seeds: int) -> Prediction | None:
+def _predict(form: Form, points: Sequence[Observation], parameters: int, ratio: float, seeds: int) -> FormRecord | None:
     values = np.array([value for point in points for value in point.values])
     if form == "power" and any(point.mean <= 0 for point in points):
         return None
     ratios = [point.ratio for point in points]
-    terms = 1 if max(*ratios, ratio) / min(*ratios, ratio) < SAME_RATIO else 2  # of N, and of t where it varies
+    terms = 1 if max(*ratios, ratio) / min(*ratios, ratio) < SAME_RATIO else 2  # one in N, and one in t if it varies
     count = terms + (2 if form == "offset" else 1)
     places = {(point.parameters, point.ratio if terms > 1 else 0) for point in points}
     if len({number for number, _ in places}) < count + 1 - terms or len(places) < count or len(values) <= count:
@@ -213,26 +220,25 @@ def _predict(form: Form, points: Sequence[Observation], parameters: int, ratio: 
         return None
     problem = _Problem(np.log(values) if in_logs else values, sizes, new, terms, 1 / seeds, len(values) - count)
     bounds = problem.bounds("line" if in_logs else form)
-    return Prediction(form, *(np.exp(bounds) if in_logs else bounds).tolist())
+    value, low, high = (np.exp(bounds) if in_logs else bounds).tolist()
+    return FormRecord(form=form, value=value, low=low, high=high)
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """Observations, the place to predict, and what follows from them for each exponent."""
+    """Observations and the place to predict, for least squares with a given exponent."""
 
     values: Array
     sizes: Array
     new: Array
     terms: int
     noise: float
-    """The variance of what is to come, in units of one seed's."""
+    """The variance of the predicted mean, in units of one seed's variance."""
     freedom: int
 
     def bounds(self, form: Form) -> Array:
-        """Return the prediction and both ends of its interval: the exponents that count are looked at ever closer."""
-        from scipy.special import stdtrit  # the quantile alone: scipy.stats takes half a second to import
-
-        quantile = float(stdtrit(self.freedom, 0.5 + CONFIDENCE / 2)) ** 2
+        """Return the prediction and both ends of its interval, on ever finer grids of the exponents that matter."""
+        quantile = t_quantile(self.freedom, 0.5 + CONFIDENCE / 2) ** 2
         low, high = EXPONENTS.get(form, (0.0, 0.0))
         for _ in range(ZOOMS if form in EXPONENTS else 1):
             grid = np.linspace(low, high, GRID if form in EXPONENTS else 1)
@@ -246,7 +252,7 @@ class _Problem:
         return np.array([min(fits)[1], *ends])
 
     def _fit(self, form: Form, exponent: float) -> tuple[float, float, float]:
-        """Return the least squares, the prediction and its variance in units of one seed's, given the exponent."""
+        """Return the sum of squares, the prediction and its variance in units of one seed's, for one exponent."""
         scale = np.exp(np.log(self.sizes).mean(axis=0))
         design, row = (self._design(form, place / scale, exponent) for place in (self.sizes, self.new))
         inverse = np.linalg.inv(design.T @ design)
@@ -258,3 +264,169 @@ class _Problem:
         shape = -np.log(places) if form == "line" else places**-exponent
         constant = [] if form == "power" else [np.ones(len(places))]
         return np.column_stack([*constant, shape[:, : self.terms]])
+
+
+# Predictions of held-back sizes: `prediction.json`.
+
+
+class PredictedRecord(Record):
+    """One quantity of one arm at one held-back size: the envelope of the 95 % prediction intervals of its forms."""
+
+    size: str
+    arm: str
+    quantity: ScalingQuantity
+    """`loss` in nats; `freezing` (d) and `content` (C) are differences of log perplexity; `lost` is d/C."""
+    seeds: int
+    """The number of seeds whose mean is predicted."""
+    value: float
+    low: float
+    high: float
+    forms: tuple[FormRecord, ...]
+
+
+class PredictionRecord(Record):
+    """The predictions for the held-back sizes, when they were made, and from which records."""
+
+    study: str
+    written: str
+    commit: str | None
+    held_back: tuple[str, ...]
+    rests_on: tuple[str, ...]
+    """Fingerprints of the confirming runs that the fits use."""
+    predicted: tuple[PredictedRecord, ...]
+
+
+def predict(comparison: Comparison) -> tuple[PredictedRecord, ...]:
+    """Predict every quantity at every held-back size from the other sizes alone."""
+    study = comparison.study
+    known = [series.without(study.held_back) for series in series_of(comparison)]
+    found = (_predict_size(study, series, size) for series in known for size in study.held_back)
+    return tuple(item for item in found if item)
+
+
+def _predict_size(study: Study, known: Series, size: str) -> PredictedRecord | None:
+    cell = study.sizes[size]
+    place = size_of(study.run_at(cell))
+    seeds = len(study.seeds_in(cell))
+    if len(known.points) < 2 or place is None:
+        return None
+    forms = predictions(known, *place, seeds)
+    whole = hull_of_predictions(forms)
+    if whole is None:
+        return None
+    return PredictedRecord(
+        size=size, arm=known.arm, quantity=known.quantity, seeds=seeds,
+        value=whole.value, low=whole.low, high=whole.high, forms=tuple(forms),
+    )  # fmt: skip
+
+
+def write_prediction(study: Study, root: Path) -> PredictionRecord:
+    """Predict the held-back sizes of a study from its records and write the file; an existing prediction is kept."""
+    comparison = compare_folder(study, root)
+    held = set(study.held_back)
+    tree = source_tree()
+    record = PredictionRecord(
+        study=study.name,
+        written=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=commit_of(tree) if tree else None,
+        held_back=study.held_back,
+        rests_on=tuple(
+            item.record.fingerprint
+            for row in comparison.rows
+            for item in row.evidence
+            if study.size_of(item.spec) not in held
+        ),
+        predicted=predict(comparison),
+    )
+    write_once(root / PREDICTION, add_checksum(record.model_dump_json(indent=1) + "\n"))
+    return read_prediction(root) or record
+
+
+def read_prediction(root: Path) -> PredictionRecord | None:
+    """Read the prediction in a study's folder; None if there is none."""
+    path = root / PREDICTION
+    if not path.exists():
+        return None
+    try:
+        return PredictionRecord.model_validate(parse_checked(path.read_bytes()))
+    except ValueError as error:
+        raise BadRecord(f"{path} is not a readable prediction: {error}. Restore the file from a copy.") from error
+
+
+def find_outcome(found: Sequence[Series], predicted: PredictedRecord) -> tuple[float, int] | None:
+    """Return the measured mean for a prediction, and its number of seeds; None before its runs."""
+    for series in found:
+        if (series.quantity, series.arm) == (predicted.quantity, predicted.arm):
+            for point in series.points:
+                if point.size == predicted.size:
+                    return point.mean, len(point.values)
+    return None
+
+
+# How much of an arm's variance comes from the draw of frozen weights, in a study whose axis is `draw_seed`.
+#
+# Every draw is trained with the same seeds, so a cost is y_ds = mean + draw_d + seed_s + rest_ds with independent
+# random effects. The mean squares of a complete table of n_d draws and n_s seeds have the expectations
+#
+#     draws: n_s var(draw) + var(rest)      seeds: n_d var(seed) + var(rest)      rest: var(rest)
+#
+# which give the variances; negative estimates become zero. A one-way analysis would hide the draws behind the seeds
+# that they share.
+
+DRAW = "draw_seed"
+
+
+@dataclass(frozen=True)
+class SourceSpread:
+    """Variances of one arm's cost by source."""
+
+    arm: str
+    draws: int
+    seeds: int
+    draw: float
+    seed: float
+    rest: float
+    p: float
+    """The p-value of no effect of the draw."""
+
+    @property
+    def share(self) -> float:
+        """The share of the variance of a single run that comes from the draw."""
+        whole = self.draw + self.seed + self.rest
+        return self.draw / whole if whole else 0.0
+
+
+def spread_by_source(arm: str, costs: Mapping[int, Mapping[int, float]]) -> SourceSpread | None:
+    """Split the variance of draw -> seed -> cost; None with fewer than two draws or two seeds that all draws share."""
+    from scipy.special import fdtrc  # scipy.stats takes half a second to import
+
+    shared = sorted(set.intersection(*(set(by_seed) for by_seed in costs.values()))) if costs else []
+    if min(len(costs), len(shared)) < 2:
+        return None
+    table = np.array([[by_seed[seed] for seed in shared] for by_seed in costs.values()])
+    draws, seeds = table.shape
+    of_draw, of_seed = table.mean(axis=1, keepdims=True), table.mean(axis=0, keepdims=True)
+    square_draw = seeds * float(of_draw.var(ddof=1))
+    square_seed = draws * float(of_seed.var(ddof=1))
+    freedom = (draws - 1) * (seeds - 1)
+    rest = float(((table - of_draw - of_seed + table.mean()) ** 2).sum()) / freedom
+    ratio = square_draw / rest if rest else float("inf")
+    return SourceSpread(
+        arm, draws, seeds,
+        draw=max(0.0, (square_draw - rest) / seeds),
+        seed=max(0.0, (square_seed - rest) / draws),
+        rest=rest,
+        p=float(fdtrc(draws - 1, freedom, ratio)),
+    )  # fmt: skip
+
+
+def spreads(comparison: Comparison) -> list[SourceSpread]:
+    """Split the variance of every arm of a study whose one axis is the seed of the draw."""
+    if comparison.study.axis_names != (DRAW,):
+        return []
+    by_arm: dict[str, dict[int, Mapping[int, float]]] = {}
+    for row in comparison.rows:
+        if row.costs:
+            by_arm.setdefault(row.arm, {})[int(row.cell[0][1])] = row.by_seed
+    found = (spread_by_source(arm, costs) for arm, costs in by_arm.items())
+    return [item for item in found if item]

@@ -1,4 +1,4 @@
-"""What tuning saw: each arm's score at every point of the grid, and how much a wrong setting would cost it."""
+"""The results of tuning: each arm's score over the grid, and how much a wrong setting costs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oelm.analysis.budgets import qk_trained
 from oelm.analysis.compare import Comparison
-from oelm.analysis.evidence import Cell, Evidence, cell_of, shown
-from oelm.analysis.savings import qk_trained
-from oelm.record.stages import ends_at
-from oelm.study import at
+from oelm.analysis.evidence import Cell, Evidence, cell_of, format_value
+from oelm.record.stages import is_grid_end
+from oelm.spec.study import field_at
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Point:
 
     value: Any
     scores: tuple[float, ...]
-    """Of the runs that ended; less is better."""
+    """Scores of the complete runs; less is better."""
     diverged: int
     directories: tuple[Path, ...] = ()
-    """Of all runs at this value."""
+    """Folders of all runs at this value."""
 
     @property
     def mean(self) -> float:
-        """Infinite where some seed diverged: such a setting cannot be chosen."""
+        """The mean score; infinite if a seed diverged, because such a setting cannot be chosen."""
         return math.inf if self.diverged or not self.scores else statistics.fmean(self.scores)
 
 
@@ -41,32 +41,32 @@ class Sensitivity:
     field: str
     points: tuple[Point, ...]
     chosen: Any
-    """None while tuning goes on."""
+    """The chosen value; None before tuning is complete."""
     at_edge: bool
     qk: float | None
-    """What the arm trains of Q and K, repairs included, as a share of the reference's Q and K."""
+    """The trained parameters of Q and K, repairs included, as a share of the reference's Q and K."""
 
     @property
     def best(self) -> float | None:
-        """The least mean score on the grid; None where every setting diverged."""
+        """The least mean score on the grid; None if every setting diverged."""
         finite = [point.mean for point in self.points if math.isfinite(point.mean)]
         return min(finite, default=None)
 
     @property
     def penalty(self) -> float | None:
-        """What the worse neighbour of the best value on the grid costs; None where the best has no neighbour."""
+        """How much worse the worse neighbour of the best value is; None if the best value has no neighbour."""
         if self.best is None:
             return None
         means = [point.mean for point in self.points]
         place = means.index(self.best)
-        beside = [means[n] for n in (place - 1, place + 1) if 0 <= n < len(means)]
-        return max(beside) - means[place] if beside else None
+        neighbours = [means[n] for n in (place - 1, place + 1) if 0 <= n < len(means)]
+        return max(neighbours) - means[place] if neighbours else None
 
 
 def sensitivities(comparison: Comparison) -> list[Sensitivity]:
-    """Gather the tuning records by arm, place on the axes and value of the first tuned field.
+    """Collect the tuning records by arm, place on the axes and value of the first tuned field.
 
-    The reference comes first; then the arms as they were declared, or in a screen as they rank.
+    The reference comes first, then the other arms as declared, or in a screen by their best score.
     """
     study = comparison.study
     if not study.tuned:
@@ -92,8 +92,8 @@ def sensitivities(comparison: Comparison) -> list[Sensitivity]:
 def _points(evidence: list[Evidence], field: str, others: list[str]) -> tuple[Point, ...]:
     settings: dict[Any, dict[tuple[Any, ...], list[Evidence]]] = {}
     for item in evidence:
-        rest = tuple(str(at(item.spec, name)) for name in others)
-        settings.setdefault(at(item.spec, field), {}).setdefault(rest, []).append(item)
+        rest = tuple(str(field_at(item.spec, name)) for name in others)
+        settings.setdefault(field_at(item.spec, field), {}).setdefault(rest, []).append(item)
     points = []
     for value, by_rest in settings.items():
         candidates = [_point(value, items) for items in by_rest.values()]
@@ -117,7 +117,7 @@ def _point(value: Any, evidence: list[Evidence]) -> Point:
 def _choice(comparison: Comparison, arm: str, cell: Cell, field: str) -> tuple[Any, bool]:
     choice = comparison.stage.choice
     for chosen in choice.cells if choice else ():
-        if tuple((axis, shown(value)) for axis, value in chosen.axes.items()) == cell:
+        if tuple((axis, format_value(value)) for axis, value in chosen.axes.items()) == cell:
             own = next(item for item in chosen.arms if item.arm == arm)
-            return own.values[field], ends_at(chosen.grid[field], own.values[field])
+            return own.values[field], is_grid_end(chosen.grid[field], own.values[field])
     return None, False

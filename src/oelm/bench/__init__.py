@@ -1,1 +1,1 @@
-"""Measurements of speed and memory against what people use otherwise."""
+"""Benchmarks of speed and memory."""

@@ -1,26 +1,23 @@
-"""How the cost of our step grows with context length, width and depth, one at a time.
+"""Measure how the cost of our step grows with context length, width and depth, one at a time.
 
-Every size is a fresh process, and those of one factor take turns (see `oelm.bench.turns`). The exponent is the slope of
-log cost against log size. Its interval is Student's, from how far the sizes are from one line: a cost that is a sum of
-powers bends, and the interval says so. Memory is what a step needs in addition to one of the smallest GPT, which is
-the interpreter and its libraries.
+Every size is a new process, and the sizes of one factor take turns (see `oelm.bench.turns`). The exponent is the slope
+of log cost against log size. Its interval is Student's, from the residuals of the line: a cost that is a sum of powers
+is not a line in logarithms, and its interval is wide. Memory is that of a step beyond the smallest GPT's, which is the
+memory of the interpreter and its libraries.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import tyro
-
 from oelm.analysis.statistics import CONFIDENCE, slope_interval
-from oelm.bench.turns import Turn, describe_machine, take_turns
+from oelm.bench.turns import Turn, describe_machine, split_names, take_turns, worker_command
 from oelm.errors import InvalidSpec
 from oelm.spec.model import GPTSpec, named_size
 
@@ -32,78 +29,60 @@ FACTORS: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 HEAD_SIZE = 64
 EMPTY = "empty"
-"""The participant whose model is so small that its memory is that of the libraries."""
+"""The worker with a model so small that its memory is that of the libraries."""
 
 
 @dataclass(frozen=True)
 class GrowthBench:
-    """Measure seconds and memory of our step against context length, width and depth, and fit their exponents.
+    """Measure time and memory of our step against context length, width and depth, and fit their exponents.
 
     One factor changes at a time; the others are those of a GPT of width 256, 4 layers, context 256 and a vocabulary of
-    2,048. Heads have 64 coordinates, so that their number grows with the width.
+    2,048. Heads have 64 coordinates, so their number grows with the width.
 
       oelm bench growth --precision auto
     """
 
     factors: str = "context,width,depth"
-    """Factors to vary, with commas."""
+    """Factors to vary, separated by commas."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
-    """Precision of the step. `auto` takes bf16 where the CPU has it natively, else fp32."""
+    """Precision of the step. `auto` is bf16 where the CPU has it natively, otherwise fp32."""
     batch: int = 1
     """Sequences per step, each as long as the context."""
     steps: int = 4
-    """Turns of each factor, one step of each size; two steps before them are left out as warm-up."""
+    """Number of turns per factor, one step of each size. Two warm-up steps come before and do not count."""
     threads: int = 1
     """CPU threads of each process."""
     smallest: int = 5
-    """How many sizes of each factor to measure, from the smallest on; at least 3."""
+    """Number of sizes of each factor to measure, starting with the smallest; at least 3."""
     json: bool = False
-    """Print the result as JSON only."""
-
-    @property
-    def names(self) -> list[str]:
-        """The factors in order."""
-        return [name.strip() for name in self.factors.split(",") if name.strip()]
-
-
-def main(argv: list[str]) -> int:
-    """Measure, and print what was found."""
-    bench = tyro.cli(GrowthBench, args=argv, prog="oelm bench growth", config=(tyro.conf.FlagCreatePairsOff,))
-    result = bench_growth(bench, say=lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(result, indent=None if bench.json else 1))
-    return 0
-
-
-def sized(factor: str, size: int) -> GPTSpec:
-    """Return the GPT with one factor at a size."""
-    changed = {FACTORS[factor][0]: size}
-    if factor == "width":
-        changed["num_heads"] = max(1, size // HEAD_SIZE)
-    return BASE.model_copy(update=changed)
+    """Print the result as one line of JSON."""
 
 
 def bench_growth(bench: GrowthBench, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Measure every factor and return costs by size with their exponents.
 
     Raises:
-        InvalidSpec: an unknown factor, or a number that measures nothing.
-        RunFailed: a process broke.
+        InvalidSpec: an unknown factor, or a number that is too small.
+        RunFailed: a process failed.
 
     """
-    from oelm.train.precision import resolve_precision
+    from oelm.train.device import resolve_precision
 
-    _refuse(bench)
+    factors = split_names(bench.factors)
+    if not factors or set(factors) - set(FACTORS):
+        raise InvalidSpec(
+            f"--factors {bench.factors!r} is not a list of factors. The factors are {', '.join(FACTORS)}."
+        )
+    if min(bench.batch, bench.steps, bench.threads) < 1 or bench.smallest < 3:
+        raise InvalidSpec("--batch, --steps and --threads must be at least 1, and --smallest at least 3.")
     bench = GrowthBench(**vars(bench) | {"precision": resolve_precision("cpu", bench.precision)})
     found = {}
-    for factor in bench.names:
+    for factor in factors:
         sizes = FACTORS[factor][1][: bench.smallest]
-        words = json.dumps(vars(bench))
-        commands = {
-            str(size): [sys.executable, "-m", "oelm.bench.growth", factor, str(size), words] for size in (EMPTY, *sizes)
-        }
-        turns = take_turns(commands, bench.steps, os.environ | {"OMP_NUM_THREADS": str(bench.threads)})
-        found[factor] = summary(sizes, turns)
-        say(_verdict(factor, found[factor]))
+        names = [EMPTY, *map(str, sizes)]
+        commands = {name: worker_command("oelm.bench.growth", factor, name, arguments=bench) for name in names}
+        found[factor] = summarise_growth(sizes, take_turns(commands, bench.steps, bench.threads))
+        say(_describe(factor, found[factor]))
     return {
         "bench": "growth",
         "base": BASE.model_dump(mode="json", include={"vocab_size", "context", "model_dim", "num_layers"}),
@@ -115,7 +94,15 @@ def bench_growth(bench: GrowthBench, say: Callable[[str], None] = lambda _: None
     }
 
 
-def summary(sizes: Sequence[int], turns: Sequence[Turn]) -> dict[str, Any]:
+def resize(factor: str, size: int) -> GPTSpec:
+    """Return the GPT with one factor set to a size."""
+    changed = {FACTORS[factor][0]: size}
+    if factor == "width":
+        changed["num_heads"] = max(1, size // HEAD_SIZE)
+    return BASE.model_copy(update=changed)
+
+
+def summarise_growth(sizes: Sequence[int], turns: Sequence[Turn]) -> dict[str, Any]:
     """Return the cost of each size, and the exponents of time and memory."""
     seconds = [statistics.median(turn[str(size)]["cpu"] for turn in turns) for size in sizes]
     empty = max(turn[EMPTY]["peak_bytes"] for turn in turns)
@@ -123,17 +110,17 @@ def summary(sizes: Sequence[int], turns: Sequence[Turn]) -> dict[str, Any]:
     return {"sizes": list(sizes), "seconds": seconds, "bytes": memory} | {
         f"{name}_{key}": value
         for name, costs in (("seconds", seconds), ("bytes", memory))
-        for key, value in exponent(sizes, costs).items()
+        for key, value in fit_exponent(sizes, costs).items()
     }
 
 
-def exponent(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, Any]:
+def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, Any]:
     """Fit cost = c size^exponent by least squares of the logarithms."""
     slope, interval = slope_interval([math.log(x) for x in sizes], [math.log(max(y, 1e-9)) for y in costs], CONFIDENCE)
     return {"exponent": slope, "exponent_interval": [interval.low, interval.high]}
 
 
-def _verdict(factor: str, found: dict[str, Any]) -> str:
+def _describe(factor: str, found: dict[str, Any]) -> str:
     def words(name: str) -> str:
         low, high = found[f"{name}_exponent_interval"]
         return f"{name} grow with exponent {found[f'{name}_exponent']:.2f} [{low:.2f}, {high:.2f}]"
@@ -141,20 +128,11 @@ def _verdict(factor: str, found: dict[str, Any]) -> str:
     return f"{factor} from {found['sizes'][0]} to {found['sizes'][-1]}: {words('seconds')}, {words('bytes')}"
 
 
-def _refuse(bench: GrowthBench) -> None:
-    unknown = [name for name in bench.names if name not in FACTORS]
-    if unknown or not bench.names:
-        raise InvalidSpec(f"--factors {bench.factors!r} was given. The factors are {', '.join(FACTORS)}.")
-    if min(bench.batch, bench.steps, bench.threads) < 1 or bench.smallest < 3:
-        raise InvalidSpec(f"{bench} measures nothing. Give numbers above 0, and at least 3 sizes.")
-
-
 def _work(factor: str, size: str, bench: GrowthBench) -> None:
-    """Be a participant."""
-    from oelm.bench.step import OURS, work
+    from oelm.bench.step import OURS, run_worker
 
-    spec = named_size("nano") if size == EMPTY else sized(factor, int(size))
-    work(OURS, spec, precision=bench.precision, batch=bench.batch, threads=bench.threads)
+    spec = named_size("nano") if size == EMPTY else resize(factor, int(size))
+    run_worker(OURS, spec, precision=bench.precision, batch=bench.batch, threads=bench.threads)
 
 
 if __name__ == "__main__":

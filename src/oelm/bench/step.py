@@ -1,111 +1,263 @@
-"""Our training step against other ways to train the same GPT, and against the matrix products that it consists of.
+"""Measure our training step against other ways to train the same GPT, and against its bare matrix products.
 
-Every side is a fresh process, and they take turns (see `oelm.bench.turns`). All start from the same weights and see
-the same random batches, with the same clipping, fused AdamW and thread count. The opponents are written as their users
-write them: `transformers` with sdpa attention and `labels`, `nanogpt-style` in nanoGPT's manner, both with autocast
-where the precision is bf16. `floor` is the bare products (see `oelm.bench.floor`), and `fp32` our own step in fp32.
-Processor time decides, wall time is shown next to it (decision 021). Peak memory is the process's own.
+Every side is a new process, and they take turns (see `oelm.bench.turns`). All start from the same weights and see the
+same random batches, with the same clipping, fused AdamW and number of threads. The opponents are written in the usual
+way: `transformers` with sdpa attention and `labels`, `nanogpt-style` like nanoGPT, both with autocast for bf16. `floor`
+is the matrix products alone, and `fp32` is our own step in fp32. Processor time decides, wall time is shown next to it
+(decision 021). Peak memory is that of the process.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import tyro
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from oelm.bench.turns import Turn, answer_turns, describe_machine, ratio, take_turns
+from oelm.bench.turns import (
+    Blocks,
+    Turn,
+    answer_turns,
+    describe_machine,
+    ratio,
+    split_names,
+    take_turns,
+    worker_command,
+)
 from oelm.errors import InvalidSpec, UnknownName
+from oelm.models.gpt import GPT
+from oelm.models.gpt import Block as OurBlock
+from oelm.models.linear import HALF
+from oelm.models.loss import chunk_slices, product_slices
 from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, named_size
 from oelm.spec.train import Precision, TrainSpec
 
+# The floor: the matrix products of a training step and nothing else. No step of this model can be faster.
+#
+# Every product of the forward pass, of the input gradients and of the weight gradients is done once, in the shapes of
+# our step. Those of attention are full squares, although a causal kernel may leave out half of them.
+
+Product = Callable[[], Tensor]
+
+
+def bare_products(spec: GPTSpec, batch: int, length: int, dtype: torch.dtype) -> list[Product]:
+    """Return the products of a step that trains everything; call each once."""
+    rows, width, attended = batch * length, spec.model_dim, spec.num_heads * spec.head_size
+    layer = [
+        *_linear(rows, width, spec.num_heads * spec.qk_size, dtype),
+        *_linear(rows, width, spec.key_heads * spec.qk_size, dtype),
+        *_linear(rows, width, spec.key_heads * spec.head_size, dtype),
+        *_linear(rows, attended, width, dtype),
+        *_linear(rows, width, spec.hidden_dim, dtype),
+        *_linear(rows, spec.hidden_dim, width, dtype),
+        *_attention(batch * spec.num_heads, length, spec.qk_size, spec.head_size, dtype),
+    ]
+    return [*layer * spec.num_layers, *_head(rows, width, spec.vocab_size or 0, dtype)]
+
+
+def _linear(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> list[Product]:
+    x, weight, grad = (_random(dtype, *shape) for shape in ((rows, inputs), (outputs, inputs), (rows, outputs)))
+    return [lambda: x @ weight.T, lambda: grad @ weight, lambda: grad.T @ x]
+
+
+def _attention(heads: int, length: int, size: int, value_size: int, dtype: torch.dtype) -> list[Product]:
+    queries, keys = _random(dtype, heads, length, size), _random(dtype, heads, length, size)
+    values, weights = _random(dtype, heads, length, value_size), _random(dtype, heads, length, length)
+    return [
+        lambda: torch.bmm(queries, keys.transpose(1, 2)),
+        lambda: torch.bmm(weights, values),
+        lambda: torch.bmm(weights.transpose(1, 2), values),
+        lambda: torch.bmm(values, values.transpose(1, 2)),
+        lambda: torch.bmm(weights, keys),
+        lambda: torch.bmm(weights.transpose(1, 2), queries),
+    ]
+
+
+def _head(rows: int, width: int, vocabulary: int, dtype: torch.dtype) -> list[Product]:
+    """Return the products with the vocabulary, in the chunks and orientations of `models/loss.py`."""
+    weight, grad_weight = _random(dtype, vocabulary, width), _random(dtype, vocabulary, width)
+    products: list[Product] = []
+    for span in chunk_slices(rows, weight):
+        x = _random(dtype, span.stop - span.start, width)
+        if dtype in HALF:
+            logits_VC = _random(dtype, len(x), vocabulary).T
+            products.append(lambda x=x, out=logits_VC.T: torch.mm(x, weight.T, out=out))  # type: ignore[misc]
+            cuts = [logits_VC[cut] for cut in product_slices(vocabulary, weight.device)]
+            products += [lambda x=x, logits=logits: logits @ x for logits in cuts]  # type: ignore[misc]
+        else:
+            logits_VC = _random(dtype, vocabulary, len(x))
+            products.append(lambda x=x, out=logits_VC: torch.mm(weight, x.T, out=out))  # type: ignore[misc]
+            products.append(lambda x=x, logits=logits_VC: torch.addmm(grad_weight, logits, x, out=grad_weight))  # type: ignore[misc]
+        products.append(lambda logits=logits_VC: logits.T @ weight)  # type: ignore[misc]
+    return products
+
+
+def _random(dtype: torch.dtype, *shape: int) -> Tensor:
+    # Small numbers, because sums that accumulate over turns must not overflow: that would slow them down.
+    return torch.randn(shape).mul_(1e-3).to(dtype)
+
+
+# A GPT written like nanoGPT: one fused projection for q, k and v, `scaled_dot_product_attention`, the logits of the
+# whole batch and `F.cross_entropy`. Attention has no biases and the feed-forward has them, as in our model.
+
+
+class CausalSelfAttention(nn.Module):
+    """Attention from one fused projection."""
+
+    def __init__(self, spec: GPTSpec) -> None:
+        super().__init__()
+        self.heads = spec.num_heads
+        self.c_attn = nn.Linear(spec.model_dim, 3 * spec.model_dim, bias=False)
+        self.c_proj = nn.Linear(spec.model_dim, spec.model_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix the values of the past into each token."""
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, width))  # type: ignore[no-any-return]
+
+
+class NanoGptBlock(nn.Module):
+    """Attention and feed-forward."""
+
+    def __init__(self, spec: GPTSpec) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(spec.model_dim)
+        self.attn = CausalSelfAttention(spec)
+        self.ln_2 = nn.LayerNorm(spec.model_dim)
+        self.c_fc = nn.Linear(spec.model_dim, spec.hidden_dim)
+        self.gelu = nn.GELU()
+        self.c_proj = nn.Linear(spec.hidden_dim, spec.model_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Refine each token."""
+        x = x + self.attn(self.ln_1(x))
+        refined: Tensor = x + self.c_proj(self.gelu(self.c_fc(self.ln_2(x))))
+        return refined
+
+
+class NanoGPTStyle(nn.Module):
+    """The same function as our GPT with learned positions, from the same weights."""
+
+    def __init__(self, ours: GPT) -> None:
+        super().__init__()
+        spec = ours.spec
+        self.wte = nn.Embedding(cast("int", spec.vocab_size), spec.model_dim)
+        self.wpe = nn.Embedding(spec.context, spec.model_dim)
+        self.h = nn.ModuleList(NanoGptBlock(spec) for _ in range(spec.num_layers))
+        self.ln_f = nn.LayerNorm(spec.model_dim)
+        self.lm_head = nn.Linear(spec.model_dim, cast("int", spec.vocab_size), bias=False)
+        self.wte.weight = self.lm_head.weight
+        self._take(ours)
+
+    def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss."""
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        for block in self.h:
+            x = block(x)
+        logits = self.lm_head(self.ln_f(x))
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+    @torch.no_grad()
+    def _take(self, ours: GPT) -> None:
+        self.wte.weight.copy_(ours.token_embedding.weight)
+        self.wpe.weight.copy_(cast("nn.Embedding", ours.position_embedding).weight)
+        self.ln_f.load_state_dict(ours.norm.state_dict())
+        mine_and_other = zip(
+            cast("list[NanoGptBlock]", list(self.h)), cast("list[OurBlock]", list(ours.blocks)), strict=True
+        )
+        for mine, other in mine_and_other:
+            attention = other.attention
+            fused = [cast("nn.Linear", part).weight for part in (attention.q, attention.k, attention.v)]
+            mine.attn.c_attn.weight.copy_(torch.cat(fused))
+            mine.attn.c_proj.weight.copy_(attention.o.weight)
+            pairs = ((mine.ln_1, other.attention_norm), (mine.ln_2, other.ffn_norm), (mine.c_fc, other.ffn.up))
+            for its, our in (*pairs, (mine.c_proj, other.ffn.down)):
+                its.load_state_dict(our.state_dict())
+
+
 OURS, FLOOR, FP32 = "oelm", "floor", "fp32"
 OPPONENTS = ("transformers", "nanogpt-style", FLOOR, FP32)
-Step = Callable[[Any, Any], float | None]
+StepFunction = Callable[[Any, Any], float | None]
 
 
 @dataclass(frozen=True)
 class StepBench:
     """Measure our training step against transformers, a nanoGPT-style GPT and the bare matrix products.
 
-    Each side is a process of its own, and they take turns. A time ratio above 1 means that our step is faster. That of
-    the floor is the share of our step that is matrix products.
+    Each side is a process, and they take turns. A time ratio above 1 means that our step is faster. The ratio of the
+    floor is the share of our step that is matrix products.
 
       oelm bench step --precision bf16 --batch 2 --against transformers,floor
     """
 
     against: str = "transformers,nanogpt-style,floor"
-    """Opponents, with commas. `fp32` is our own step in fp32, for comparison with one in bf16."""
+    """Opponents, separated by commas. `fp32` is our own step in fp32, to compare with bf16."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
-    """Precision of all sides. `auto` takes bf16 where the CPU has it natively, else fp32."""
+    """Precision of all sides. `auto` is bf16 where the CPU has it natively, otherwise fp32."""
     size: str = "medium-512"
-    """Named size of the GPT."""
+    """Size of our GPT: nano, mini or medium-512."""
     batch: int = 2
     """Sequences per step, each as long as the context."""
     steps: int = 4
-    """Turns of a block, one step of each process; two steps before them are left out as warm-up."""
+    """Number of turns per block, one step of each process. Two warm-up steps come before and do not count."""
     blocks: int = 2
-    """Blocks of fresh processes. Intervals are over blocks."""
+    """Number of blocks, each with new processes. Intervals are over blocks."""
     threads: int = 1
-    """CPU threads of each side. With one, processor time holds no waiting of threads for one another."""
+    """CPU threads of each side. With one thread, processor time contains no waiting for other threads."""
     learning_rate: float = 1e-4
-    """Learning rate of all sides. Speed does not depend on it, but the losses compared do."""
+    """Learning rate of all sides. It affects the losses that are compared, not the speed."""
     json: bool = False
-    """Print the result as JSON only."""
+    """Print the result as one line of JSON."""
 
     @property
     def opponents(self) -> list[str]:
-        """The opponents in order."""
-        return [name.strip() for name in self.against.split(",") if name.strip()]
+        """Opponents in order."""
+        return split_names(self.against)
 
     def spec(self) -> GPTSpec:
-        """Return the model: without dropout, so that losses can be compared."""
+        """Return the model, without dropout, so that losses can be compared."""
         spec = named_size(self.size)
         return spec.model_copy(update={"dropout": 0.0, "vocab_size": spec.vocab_size or GPT2_VOCAB_SIZE})
-
-
-def main(argv: list[str]) -> int:
-    """Measure, and print what was found."""
-    bench = tyro.cli(StepBench, args=argv, prog="oelm bench step", config=(tyro.conf.FlagCreatePairsOff,))
-    result = bench_step(bench, say=lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(result, indent=None if bench.json else 1))
-    return 0
 
 
 def bench_step(bench: StepBench, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Measure all sides and return times, memory and ratios to ours.
 
     Raises:
-        UnknownName: there is no such opponent or size.
-        InvalidSpec: an opponent is named twice, or a number measures nothing.
-        RunFailed: a process broke.
+        UnknownName: an opponent or the size does not exist.
+        InvalidSpec: an opponent is there twice, or a number is too small.
+        RunFailed: a process failed.
 
     """
-    from oelm.train.precision import resolve_precision
+    from oelm.train.device import resolve_precision
 
     _refuse(bench)
     bench = StepBench(**vars(bench) | {"precision": resolve_precision("cpu", bench.precision)})
-    words = json.dumps(vars(bench))
-    sides = [OURS, *bench.opponents]
-    commands = {name: [sys.executable, "-m", "oelm.bench.step", name, words] for name in sides}
+    names = (OURS, *bench.opponents)
+    commands = {name: worker_command("oelm.bench.step", name, arguments=bench) for name in names}
     blocks: list[list[Turn]] = []
     for number in range(bench.blocks):
-        blocks.append(take_turns(commands, bench.steps, os.environ | {"OMP_NUM_THREADS": str(bench.threads)}))
+        blocks.append(take_turns(commands, bench.steps, bench.threads))
         found = ", ".join(f"{name} {ratio(blocks, name, OURS)}" for name in bench.opponents)
         say(f"block {number + 1} of {bench.blocks}, {bench.precision}, batch {bench.batch}, times over ours: {found}")
-    result = summary(bench, blocks)
+    result = summarise_step(bench, blocks)
     for name in bench.opponents:
-        say(_verdict(name, result["against"][name]))
+        say(_describe(name, result["against"][name]))
     return result
 
 
-def summary(bench: StepBench, blocks: Sequence[Sequence[Turn]]) -> dict[str, Any]:
-    """Return what each side needs, and the ratios of the others to ours."""
+def summarise_step(bench: StepBench, blocks: Blocks) -> dict[str, Any]:
+    """Return time and memory of each side, and the ratios of the others to ours."""
     tokens = bench.batch * bench.spec().context
     sides = {}
     for side in (OURS, *bench.opponents):
@@ -127,12 +279,12 @@ def summary(bench: StepBench, blocks: Sequence[Sequence[Turn]]) -> dict[str, Any
         "blocks": len(blocks),
         "steps_per_block": bench.steps,
         "sides": sides,
-        "against": {name: _against(blocks, sides, name) for name in bench.opponents},
+        "against": {name: _compare(blocks, sides, name) for name in bench.opponents},
         **describe_machine(),
     }
 
 
-def _against(blocks: Sequence[Sequence[Turn]], sides: dict[str, Any], name: str) -> dict[str, Any]:
+def _compare(blocks: Blocks, sides: dict[str, Any], name: str) -> dict[str, Any]:
     time, wall = ratio(blocks, name, OURS), ratio(blocks, name, OURS, "wall")
     found: dict[str, Any] = {"time": time.value, "time_interval": time.interval, "wall": wall.value}
     if name == FLOOR:
@@ -144,7 +296,7 @@ def _against(blocks: Sequence[Sequence[Turn]], sides: dict[str, Any], name: str)
     }
 
 
-def _verdict(name: str, found: dict[str, Any]) -> str:
+def _describe(name: str, found: dict[str, Any]) -> str:
     bounds = found["time_interval"]
     spread = "" if bounds is None else f" [{bounds[0]:.2f}, {bounds[1]:.2f}]"
     if name == FLOOR:
@@ -160,16 +312,18 @@ def _refuse(bench: StepBench) -> None:
         if name not in OPPONENTS:
             raise UnknownName("opponent", name, OPPONENTS)
     if not bench.opponents or len(set(bench.opponents)) < len(bench.opponents):
-        raise InvalidSpec(f"--against {bench.against!r} was given. Name at least one opponent, each once, with commas.")
+        raise InvalidSpec(
+            f"--against {bench.against!r} must have at least one opponent, each once, separated by commas."
+        )
     if min(bench.batch, bench.steps, bench.blocks, bench.threads) < 1:
-        raise InvalidSpec(f"{bench} measures nothing. Give numbers above 0.")
+        raise InvalidSpec("--batch, --steps, --blocks and --threads must be above 0.")
     bench.spec()
 
 
-def work(
+def run_worker(
     side: str, spec: GPTSpec, *, precision: Precision, batch: int, threads: int, learning_rate: float = 1e-4
 ) -> None:
-    """Be a participant: build one side and take its turns."""
+    """Be a worker: build one side and take its turns."""
     import torch
 
     torch.set_num_threads(threads)
@@ -183,13 +337,12 @@ def work(
     answer_turns(turn)
 
 
-def _our_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: float) -> Step:  # noqa: ARG001
+def _our_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: float) -> StepFunction:  # noqa: ARG001
     import torch
 
     from oelm.models.gpt import GPT
-    from oelm.train.allocator import keep_large_blocks
+    from oelm.train.device import autocast, keep_large_blocks
     from oelm.train.optimizer import Optimizer
-    from oelm.train.precision import autocast
 
     keep_large_blocks()
     model = GPT(spec)
@@ -205,7 +358,7 @@ def _our_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: fl
     return step
 
 
-def _transformers_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: float) -> Step:  # noqa: ARG001
+def _transformers_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: float) -> StepFunction:  # noqa: ARG001
     from oelm.interop.export import as_gpt2
     from oelm.models.gpt import GPT
 
@@ -213,7 +366,7 @@ def _transformers_step(spec: GPTSpec, precision: Precision, batch: int, learning
     model.set_attn_implementation("sdpa")
     for name, parameter in model.named_parameters():
         if ".attn." in name and name.endswith("bias"):
-            parameter.requires_grad_(False)  # our model has none; trained, they would make it another model
+            parameter.requires_grad_(False)  # our model has none, and training them would make it another model
     return _plain_step(
         model,
         lambda ids, targets: model(input_ids=ids, labels=ids, shift_labels=targets, use_cache=False).loss,
@@ -222,19 +375,20 @@ def _transformers_step(spec: GPTSpec, precision: Precision, batch: int, learning
     )
 
 
-def _nanogpt_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: float) -> Step:  # noqa: ARG001
-    from oelm.bench.nanogpt_style import NanoGPTStyle
+def _nanogpt_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: float) -> StepFunction:  # noqa: ARG001
     from oelm.models.gpt import GPT
 
     model = NanoGPTStyle(GPT(spec))
     return _plain_step(model, model, precision, learning_rate)
 
 
-def _plain_step(model: Any, loss_of: Callable[[Any, Any], Any], precision: Precision, learning_rate: float) -> Step:
-    """Return a step as most people write it."""
+def _plain_step(
+    model: Any, loss_of: Callable[[Any, Any], Any], precision: Precision, learning_rate: float
+) -> StepFunction:
+    """Return a training step in the usual form."""
     import torch
 
-    from oelm.train.precision import autocast
+    from oelm.train.device import autocast
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, fused=True)
 
@@ -250,11 +404,10 @@ def _plain_step(model: Any, loss_of: Callable[[Any, Any], Any], precision: Preci
     return step
 
 
-def _floor_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: float) -> Step:  # noqa: ARG001
+def _floor_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: float) -> StepFunction:  # noqa: ARG001
     import torch
 
-    from oelm.bench.floor import bare_products
-    from oelm.train.allocator import keep_large_blocks
+    from oelm.train.device import keep_large_blocks
 
     keep_large_blocks()
     products = bare_products(spec, batch, spec.context, torch.bfloat16 if precision == "bf16" else torch.float32)
@@ -267,7 +420,7 @@ def _floor_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: 
     return step
 
 
-_SIDES: dict[str, Callable[[GPTSpec, Precision, int, float], Step]] = {
+_SIDES: dict[str, Callable[[GPTSpec, Precision, int, float], StepFunction]] = {
     OURS: _our_step,
     "transformers": _transformers_step,
     "nanogpt-style": _nanogpt_step,
@@ -277,7 +430,7 @@ _SIDES: dict[str, Callable[[GPTSpec, Precision, int, float], Step]] = {
 
 if __name__ == "__main__":
     _bench = StepBench(**json.loads(sys.argv[2]))
-    work(
+    run_worker(
         sys.argv[1],
         _bench.spec(),
         precision=_bench.precision,

@@ -1,13 +1,14 @@
-"""Fresh processes that take turns, one step each, so that whatever else the machine does meets all of them alike.
+"""Run steps of several processes in turns, so that other load on the machine affects all of them alike.
 
-A process takes one step for every line it reads and answers with the seconds it took. It ends when its input does, so
-that none is left behind, whatever becomes of the one that started it.
+A worker process takes one step for every line that it reads and answers with the measurements. It ends when its input
+ends, so no worker is left behind when the parent dies.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -21,47 +22,66 @@ from typing import IO, Any, Literal, cast
 
 from oelm.analysis.statistics import CONFIDENCE, interval_of_mean
 from oelm.errors import RunFailed
-from oelm.record.memory import peak_resident_bytes
+from oelm.train.device import peak_resident_bytes
 
 Clock = Literal["cpu", "wall"]
-Measure = Clock | Literal["peak_bytes", "loss"]
-Turn = dict[str, dict[Measure, float]]
-"""One step of every participant: its seconds by either clock, its peak memory so far and, if it has one, its loss."""
-WARMUP_STEPS = 2
+TurnMeasure = Clock | Literal["peak_bytes", "loss"]
+Turn = dict[str, dict[TurnMeasure, float]]
+"""One step of every worker: its seconds by both clocks, its peak memory so far and, if it has one, its loss."""
+Blocks = Sequence[Sequence[Turn]]
+"""Turns of several blocks; each block has new processes."""
+WARMUP_TURNS = 2
 
 
-def take_turns(commands: Mapping[str, Sequence[str]], turns: int, environment: Mapping[str, str]) -> list[Turn]:
-    """Start every participant, warm it up, and let them take turns, in an order that is reversed every turn.
+def take_turns(commands: Mapping[str, Sequence[str]], turns: int, threads: int = 1) -> list[Turn]:
+    """Start every worker, warm it up, and let the workers take turns, in an order that is reversed after each turn.
 
     Raises:
-        RunFailed: a process ended before its time; its own words are in the message.
+        RunFailed: a worker ended early; the message has the end of its standard error.
 
     """
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     taken: list[Turn] = []
     with ExitStack() as stack:
-        steps = {name: stack.enter_context(_started(name, words, environment)) for name, words in commands.items()}
+        steps = {name: stack.enter_context(_start(name, words, environment)) for name, words in commands.items()}
         for number in range(turns):
             order = list(steps) if number % 2 == 0 else list(steps)[::-1]
             taken.append({name: steps[name]() for name in order})
     return taken
 
 
-def answer_turns(step: Callable[[], float | None]) -> None:
-    """In a participant: take one step for every line that comes in, and answer with what was measured."""
+def answer_turns(step: Callable[[], float | None], rest: Callable[[], None] = lambda: None) -> None:
+    """Be a worker: take one step for every line of standard input and print the measurements.
+
+    `rest` is the part of a step that is not measured.
+    """
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         loss = step()
-        found: dict[Measure, float] = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+        found: dict[TurnMeasure, float] = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
         found["peak_bytes"] = peak_resident_bytes()
         if loss is not None:
             found["loss"] = loss
+        rest()
         print(json.dumps(found), flush=True)
 
 
-def ratio(blocks: Sequence[Sequence[Turn]], numerator: str, denominator: str, clock: Clock = "cpu") -> Ratio:
-    """Return how many times as long one participant takes as another.
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two times with its 95 % interval over blocks (None for a single block)."""
 
-    The unit is a block's median of the logarithm over turns; the ratio is the exponential of the mean over blocks.
+    value: float
+    interval: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        spread = "" if self.interval is None else f" [{self.interval[0]:.2f}, {self.interval[1]:.2f}]"
+        return f"{self.value:.2f}{spread}"
+
+
+def ratio(blocks: Blocks, numerator: str, denominator: str, clock: Clock = "cpu") -> Ratio:
+    """Return how many times as long one worker takes as another.
+
+    Each block gives the median over its turns of the log ratio; the result is the exponential of the mean over blocks.
     """
     logs = [
         statistics.median(math.log(turn[numerator][clock] / turn[denominator][clock]) for turn in turns)
@@ -72,29 +92,17 @@ def ratio(blocks: Sequence[Sequence[Turn]], numerator: str, denominator: str, cl
     return Ratio(math.exp(statistics.fmean(logs)), bounds)
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio of two times with its 95 % interval over blocks (None: one block)."""
-
-    value: float
-    interval: tuple[float, float] | None
-
-    def __str__(self) -> str:
-        spread = "" if self.interval is None else f" [{self.interval[0]:.2f}, {self.interval[1]:.2f}]"
-        return f"{self.value:.2f}{spread}"
-
-
 @contextmanager
-def _started(
+def _start(
     name: str, command: Sequence[str], environment: Mapping[str, str]
-) -> Iterator[Callable[[], dict[Measure, float]]]:
+) -> Iterator[Callable[[], dict[TurnMeasure, float]]]:
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(  # noqa: S603  (a command of our own)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
         )
 
-        def step() -> dict[Measure, float]:
-            # A process that has died leaves a broken pipe, or nothing to read.
+        def step() -> dict[TurnMeasure, float]:
+            # A dead process leaves a broken pipe or nothing to read.
             try:
                 cast("IO[str]", process.stdin).write("step\n")
                 cast("IO[str]", process.stdin).flush()
@@ -105,30 +113,39 @@ def _started(
                 process.wait()
                 errors.seek(0)
                 raise RunFailed(f"{name!r} ended with code {process.returncode}: {errors.read()[-800:]}")
-            return cast("dict[Measure, float]", json.loads(line))
+            return cast("dict[TurnMeasure, float]", json.loads(line))
 
         try:
-            for _ in range(WARMUP_STEPS):
+            for _ in range(WARMUP_TURNS):
                 step()
             yield step
         finally:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                # What was written to a process that is gone cannot be flushed, and need not be.
-                with suppress(BrokenPipeError):
+                with suppress(BrokenPipeError):  # lines that a dead process has not read cannot be flushed
                     cast("IO[str]", pipe).close()
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return where and when a measurement was made, and whether the CPU has bf16: the last keys of every result."""
+    """Return where and when a measurement was made, and whether the CPU has native bf16: the last keys of a result."""
     import torch
 
-    from oelm.record.environment import environment
-    from oelm.train.precision import has_native_bf16
+    from oelm.record.record import describe_environment
+    from oelm.train.device import has_native_bf16
 
     return {
-        "environment": environment("cpu", torch.__version__).model_dump(),
+        "environment": describe_environment("cpu", torch.__version__).model_dump(),
         "native_bf16": has_native_bf16("cpu"),
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def worker_command(module: str, *words: str, arguments: Any) -> list[str]:
+    """Return the command that starts a worker of a benchmark: its own words, then the benchmark's arguments."""
+    return [sys.executable, "-m", module, *words, json.dumps(vars(arguments))]
+
+
+def split_names(text: str) -> list[str]:
+    """Split names at commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,6 +1,7 @@
-"""The command line: a table of verbs, each a module that is imported when it is called.
+"""The command line: a table of verbs, each a function `<verb>_command` in a module that is imported when it is called.
 
-Nothing heavy is imported here, so that `oelm --help` answers at once.
+Nothing heavy is imported here, so `oelm --help` answers at once. Every error that is meant for the user becomes one
+message and an exit code here; any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -8,129 +9,113 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from oelm import __version__
-from oelm.errors import INTERRUPTED, OelmError, UnknownName
+from oelm.errors import INTERRUPTED, OelmError, UnknownName, is_out_of_memory
 from oelm.files import UNWRITABLE
+from oelm.text import say
 
-if TYPE_CHECKING:
-    from tyro.constructors import StructConstructorSpec, StructTypeInfo
-
-T = TypeVar("T")
-
-# verb -> what it does; its module is oelm.cli.<verb>, with hyphens as underscores
+# verb -> the module of oelm.cli with its function, and what it does
 VERBS = {
-    "inspect": "show what a method changes and freezes in a model",
-    "cost": "count what a training step costs, and what a method saves of it",
-    "prepare": "turn text into token files",
-    "train": "carry out one run",
-    "plan": "show what a study takes before it runs",
-    "run": "carry out a study, and continue it where it stopped",
-    "status": "show where the runs of a study stand",
-    "logs": "print what a run has said",
-    "cancel": "ask runs to save themselves and stop",
-    "compare": "compare runs, and refuse those that are unfair to one another",
-    "report": "compare the runs of a study and write the page",
-    "show": "print the record of a run",
-    "archive": "pack the runs of a study into one file, to be committed",
-    "unpack": "turn an archive into folders of runs again",
-    "serve": "show studies and runs in a browser, live while they train",
-    "evaluate": "measure a trained model on a split",
-    "generate": "continue a text with a trained model",
-    "export": "write a trained model as a plain Hugging Face GPT-2",
-    "import-checkpoint": "read a checkpoint of the published study",
-    "import-run": "read a run that the published program left, as a record",
-    "bench": "measure speed against what one could take instead",
+    "demo": ("start", "run the demo study, minutes on a CPU"),
+    "new": ("start", "write a study file to start from"),
+    "list": ("start", "list the methods, models, corpora or tasks"),
+    "doctor": ("doctor", "check this machine, and say what is slow or missing"),
+    "inspect": ("inspect", "show what a method changes and freezes in a model"),
+    "cost": ("inspect", "count the FLOPs and memory of a training step, and what a method saves"),
+    "prepare": ("prepare", "turn text into token files, or check labelled text"),
+    "train": ("train", "train one model"),
+    "plan": ("plan", "show the runs, time and memory of a study before it runs"),
+    "run": ("run", "run a study, or continue it where it stopped"),
+    "status": ("status", "show the state of every run of a study"),
+    "logs": ("status", "print the log of a run"),
+    "cancel": ("status", "stop the runs of a study after they have saved a checkpoint"),
+    "compare": ("compare", "compare runs, and refuse unfair comparisons"),
+    "report": ("report", "compare the runs of a study and write its report"),
+    "show": ("archive", "print the record of a run"),
+    "archive": ("archive", "pack the runs of a study into one small file"),
+    "unpack": ("archive", "unpack the runs of an archived study"),
+    "verify": ("verify", "check the files of runs, data and archives, and repair a copy"),
+    "serve": ("serve", "show studies and runs in a browser, live while they train"),
+    "note": ("note", "write notes and tags about runs, which the results page shows"),
+    "evaluate": ("model", "measure a trained model on a split"),
+    "generate": ("model", "continue a text with a trained model"),
+    "predict": ("model", "predict the labels of texts with a fine-tuned model"),
+    "export": ("model", "write a trained model as a Hugging Face folder with a model card"),
+    "import-checkpoint": ("published", "convert a checkpoint of the published study"),
+    "import-run": ("published", "convert a run folder of the published study into a record"),
+    "bench": ("bench", "measure speed and memory"),
+    "completion": ("completion", "print a script that completes oelm in a shell"),
+    "help": ("", "explain a verb: oelm help train"),
+    "version": ("", "print the version"),
 }
 
 USAGE = f"""\
 oelm {__version__}: freeze parts of a Transformer's attention, run the ablation, believe the answer.
 
-usage: oelm VERB [options]        oelm VERB --help explains each
+usage: oelm VERB [options]        oelm help VERB explains a verb
 
 {{verbs}}
 
 start here:
-  oelm run studies/demo.py                              three methods on two seeds, in minutes, on a CPU
+  oelm demo                                             three methods, three seeds, minutes on a CPU
+  oelm new study mine                                   your own study, to change and run
   oelm inspect medium-512 --method oelm-freeze          what freezing Q and K means in numbers
 """
 
 
 def dispatch(argv: list[str]) -> int:
-    """Call a verb, and end as a command should."""
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        width = max(map(len, VERBS))
-        print(USAGE.format(verbs="\n".join(f"  {verb:{width}}  {what}" for verb, what in VERBS.items())), end="")
-        return 0
-    if argv[0] == "--version":
-        print(__version__)
-        return 0
+    """Run a command line and return its exit code. Errors for the user are printed to standard error."""
     try:
-        return _called(*argv)
+        return _call(argv)
     except KeyboardInterrupt:
-        print("oelm: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader (head, less) has gone; silence Python's own complaint at exit.
+        # The reader (head, less) has gone. Without this, Python complains when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def _called(verb: str, *arguments: str) -> int:
-    """Call a verb; turn errors that were meant for people into a message and an exit code."""
-    try:
-        if verb not in VERBS:
-            raise UnknownName("verb", verb, VERBS)
-        module = importlib.import_module(f"oelm.cli.{verb.replace('-', '_')}")
-        return int(module.main(list(arguments)))
     except OelmError as error:
-        print(f"oelm: {type(error).__name__}: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        # A folder of somebody else's, a full disk, a file where a folder should be: nothing that a traceback explains.
-        if error.filename is None and error.errno not in UNWRITABLE:
+        return _fail(f"{type(error).__name__}: {error}", error.exit_code)
+    except (UnicodeError, OSError, MemoryError, RuntimeError) as error:
+        words = _explain_system_error(error)
+        if words is None:
             raise
-        where = f"{error.filename}: " if error.filename else "a file could not be written: "
-        print(f"oelm: {type(error).__name__}: {where}{error.strerror}", file=sys.stderr)
-        return OelmError.exit_code
+        return _fail(f"{type(error).__name__}: {words}")
 
 
-def parse(arguments: type[T], argv: list[str], prog: str, **options: Any) -> T:
-    """Read a command line whose flags are fields of specs; `options` are those of `tyro.cli`.
-
-    A value that cannot be is told as any other wrong flag is, and in the words of `in_words`: by itself tyro would
-    quote pydantic.
-    """
-    import tyro
-    from tyro.constructors import ConstructorRegistry
-
-    registry = ConstructorRegistry()
-    registry.struct_rule(_refused_in_words)
-    asked: T = tyro.cli(arguments, args=argv, prog=prog, registry=registry, **options)
-    return asked
-
-
-def _refused_in_words(wanted: StructTypeInfo) -> StructConstructorSpec | None:
-    """Make a spec as tyro's own rule does, but refuse in words what cannot be."""
-    from pydantic import ValidationError
-    from tyro.constructors import ConstructorRegistry, StructConstructorSpec
-
-    from oelm.spec.base import Spec, in_words
-
-    # The mark says that this rule has been asked already, and that tyro's own is meant.
-    if in_words in wanted.markers or not (isinstance(wanted.type, type) and issubclass(wanted.type, Spec)):
+def _explain_system_error(error: Exception) -> str | None:
+    """Return what went wrong outside this program; None if it is a bug of this program."""
+    if isinstance(error, UnicodeError):
+        return f"a text is not valid UTF-8 ({error}). Convert it first."
+    if isinstance(error, OSError):
+        is_known = error.filename is not None or error.errno in UNWRITABLE
+        return f"{error.filename or 'a file could not be written'}: {error.strerror}" if is_known else None
+    if not is_out_of_memory(error):
         return None
-    made = ConstructorRegistry.get_struct_spec(replace(wanted, markers=(*wanted.markers, in_words)))
-    if not isinstance(made, StructConstructorSpec):
-        return None
+    return f"out of memory. {' '.join(str(error).split())[:200]}".rstrip()
 
-    def instantiate(**fields: Any) -> Any:
-        try:
-            return made.instantiate(**fields)
-        except ValidationError as error:
-            raise ValueError(in_words(error)) from error
 
-    instantiate.__doc__ = wanted.type.__doc__  # which the help shows
-    return replace(made, instantiate=instantiate)
+def _fail(message: str, code: int = OelmError.exit_code) -> int:
+    """Print an error and return the exit code. Control characters, which names may contain, are escaped."""
+    say(f"oelm: {message}", stderr=True)
+    return code
+
+
+def _call(argv: list[str]) -> int:
+    verb, *rest = argv or ["--help"]
+    if verb == "help" and rest:
+        verb, rest = rest[0], [*rest[1:], "--help"]
+    if verb in ("-h", "--help", "help"):
+        width = max(map(len, VERBS))
+        print(USAGE.format(verbs="\n".join(f"  {verb:{width}}  {what}" for verb, (_, what) in VERBS.items())), end="")
+        return 0
+    if verb in ("--version", "version"):
+        print(__version__)
+        return 0
+    if verb not in VERBS:
+        raise UnknownName("verb", verb, VERBS)
+    module = importlib.import_module(f"oelm.cli.{VERBS[verb][0]}")
+    try:
+        return int(getattr(module, f"{verb.replace('-', '_')}_command")(rest))
+    except SystemExit as leaving:  # the parser exits after it has printed a help text
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

@@ -1,50 +1,180 @@
-"""`oelm archive`: the runs of a study in one file, to be committed."""
+"""`oelm archive`, `oelm unpack` and `oelm show`: store the runs of a study in one file, and read them back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from oelm.cli.terminal import parse
+from oelm.errors import UsageError
+from oelm.text import say
+
+_T = TypeVar("_T")
+
 
 @dataclass
-class Arguments:
-    """Pack the records, curves and other light files of a study into FOLDER/runs.tar.xz, next to its declaration.
+class ArchiveArguments:
+    """Pack the records, curves and other small files of a study into OUT/runs.tar.xz, next to its declaration.
 
-    Weights, checkpoints, logs and runs that have not ended are left out, and so are paths of this machine. The study
-    need not be finished: `oelm unpack` elsewhere and `oelm run` continue it. `oelm report FOLDER --markdown` writes
-    the report to be committed with it.
+    Weights, checkpoints, logs, unfinished runs and paths of this machine are left out. The study may be unfinished:
+    `oelm unpack` and `oelm run` continue it on another machine. `oelm report OUT --markdown` adds the report.
+
+      oelm archive runs/demo --out docs/results/demo
     """
 
-    study: tyro.conf.Positional[Path]
-    """The folder of the study's runs, or the Python file that declares it (its runs are then looked for in runs/)."""
+    study: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
+    """Folder with the study's runs, or the Python file that declares the study (its runs are then in runs/)."""
     out: Path
-    """The folder to write, for example docs/results/fair-imdb."""
+    """Folder to write, for example docs/results/fair-imdb."""
     scale: str | None = None
-    """Which of the file's scales; by default the study itself."""
+    """Name of one of the file's `scales`. By default its `study`."""
     alone: bool = False
-    """Store everything, also what the archive of a folder next to --out stores already."""
+    """Store every file, also those that the archive of a neighbouring folder already stores."""
 
 
-def main(argv: list[str]) -> int:
-    """Parse and pack."""
-    arguments = tyro.cli(Arguments, args=argv, prog="oelm archive")
+def archive_command(argv: list[str]) -> int:
+    """Pack a study."""
+    arguments = parse(ArchiveArguments, argv, "oelm archive")
 
-    from oelm.cli.report import members_of, study_and_root
-    from oelm.record.archive import ARCHIVE, opened
+    from oelm.analysis.compare import find_study
+    from oelm.cli.report import find_members
+    from oelm.record.archive import ARCHIVE, open_archives
     from oelm.record.keep import keep_archived
 
-    study, root = study_and_root(arguments.study, Path("runs"), arguments.scale)
-    with opened(root) as readable:
-        members = members_of(study, readable)
+    study, root = find_study(arguments.study, Path("runs"), arguments.scale)
+    with open_archives(root) as readable:
+        members = find_members(study, readable)
         ended = [(path, record) for path, record in members if record.status in ("complete", "failed")]
         index = keep_archived(study, readable, ended, arguments.out, alone=arguments.alone)
     if len(ended) < len(members):
-        print(f"{len(members) - len(ended)} runs have not ended and are left out")
+        say(f"{len(members) - len(ended)} runs have not ended and are left out")
     places = sorted({entry.stored_in for entry in index.files if entry.stored_in})
     shared = sum(entry.stored_in is not None for entry in index.files)
     where = f", {shared} of them stored by {', '.join(places)}" if shared else ""
     path = arguments.out / ARCHIVE
-    print(f"{path}: {len(ended)} runs, {len(index.files)} files{where}; {path.stat().st_size / 1e6:.2f} MB")
+    say(f"{path}: {len(ended)} runs, {len(index.files)} files{where}; {path.stat().st_size / 1e6:.2f} MB")
     return 0
+
+
+@dataclass
+class UnpackArguments:
+    """Unpack the runs of an archived study, for example to continue it on another machine.
+
+    Runs that are already there are not touched.
+
+      oelm unpack docs/results/fair-imdb
+      oelm run studies/fair.py --scale core-imdb
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """Folder with a runs.tar.xz."""
+    out: Path = Path("runs")
+    """Folder to write. The runs go into a folder inside it that has the study's name, as those of `oelm run` do."""
+
+
+def unpack_command(argv: list[str]) -> int:
+    """Unpack a study."""
+    arguments = parse(UnpackArguments, argv, "oelm unpack")
+
+    from oelm.record.archive import ARCHIVE, add_runs
+    from oelm.record.folder import read_study
+
+    folder = arguments.folder.parent if arguments.folder.name == ARCHIVE else arguments.folder
+    if not (folder / ARCHIVE).is_file():
+        raise UsageError(f"{folder} has no {ARCHIVE}. Give the folder of an archived study.")
+    target = arguments.out / read_study(folder).name
+    added, present = add_runs(folder, target)
+    say(f"{target}: {added} runs unpacked" + (f", {present} were there already" if present else ""))
+    return 0
+
+
+FIRST = ("status", "failure", "error", "step", "started", "finished", "result", "parameters", "seconds")
+"""Fields that readers look for first. The long spec follows with the rest."""
+
+
+@dataclass
+class ShowArguments:
+    """Print the record of a run: its spec, where it ran and its results. Archives are searched, too.
+
+    For example:
+
+      oelm show oelm-freeze-seed0
+      oelm show 3f2a91 --json
+    """
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a run, or a part of its name or fingerprint that no other run has."""
+    runs: tuple[Path, ...] = (Path("runs"), Path("docs/results"))
+    """Folders to search. A run that several studies share is read from the first of them."""
+    json: bool = False
+    """Print the record as JSON."""
+
+
+def show_command(argv: list[str]) -> int:
+    """Find a run and print its record."""
+    arguments = parse(ShowArguments, argv, "oelm show")
+
+    from oelm.record.archive import open_archives
+    from oelm.record.folder import RECORD, read_record
+
+    if (Path(arguments.run) / RECORD).is_file():
+        path = Path(arguments.run).resolve()
+        folder, name = path.parent, path.name
+    else:
+        first = dict(reversed([(name, (folder, name)) for folder, name in _list_runs(arguments.runs)]))
+        folder, name = choose_run(arguments.run, list(first.items()), arguments.runs)
+    with open_archives(folder) as root:
+        directory = root / name
+        record = read_record(directory)
+        if arguments.json:
+            say((directory / RECORD).read_text(), end="")
+            return 0
+        files = ", ".join(sorted(path.name for path in directory.iterdir() if path.is_file()))
+        say(f"{name}\nin {folder}: {files}\n")
+        plain = record.model_dump(mode="json")
+        ordered = {key: plain.pop(key) for key in FIRST} | plain
+        say("\n".join(_format_lines(ordered)))
+    return 0
+
+
+def choose_run(words: str, known: Sequence[tuple[str, _T]], roots: Sequence[Path]) -> _T:
+    """Return the one run (its name and a value) whose fingerprint starts with, or whose name contains, some words."""
+    by_print = [run for run in known if run[0].rpartition("_")[2].startswith(words)]
+    found = by_print or [run for run in known if words in run[0]]
+    if len(found) == 1:
+        return found[0][1]
+    names = ", ".join(sorted({name for name, _ in found or known})[:12]) or "there are none"
+    count = f"{len(found)} runs" if found else "no run"
+    places = " and ".join(map(str, roots))
+    raise UsageError(f"{words!r} matches {count} in {places}. Give a folder or a longer part of a name: {names}.")
+
+
+def _list_runs(roots: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield the folder that holds a run, unpacked or in its archive, and the name of the run's own folder."""
+    from oelm.record.archive import archives_below, read_index
+    from oelm.record.folder import RECORD
+
+    for root in roots:
+        for path in sorted(root.glob(f"**/{RECORD}")):
+            yield path.parent.parent, path.parent.name
+        for archive in archives_below(root):
+            for entry in read_index(archive).files:
+                name, _, file = entry.name.rpartition("/")
+                if file == RECORD:
+                    yield archive.parent, name
+
+
+def _format_lines(value: dict[str, Any], indent: str = "") -> Iterator[str]:
+    """Write nested values as indented lines; leave out empty ones."""
+    for key, item in value.items():
+        if isinstance(item, dict):
+            lines = list(_format_lines(item, f"{indent}  "))
+            yield from [f"{indent}{key}:", *lines] if lines else []
+        elif item not in (None, [], ""):
+            first, *more = (", ".join(map(str, item)) if isinstance(item, list) else str(item)).split("\n")
+            yield f"{indent}{key}: {first}"
+            yield from (f"{indent}  {line}" for line in more)

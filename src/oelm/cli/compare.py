@@ -1,72 +1,75 @@
-"""`oelm compare`: what runs say about one another, if they may be compared at all."""
+"""`oelm compare`: compare runs, if the comparison is fair."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from oelm.analysis.ablation import ablations
-from oelm.analysis.compare import Comparison, compare_folder
+from oelm.analysis.budgets import Saving, savings
+from oelm.analysis.compare import Comparison, Gathering, compare_folder, find_runs, find_study, gather
 from oelm.analysis.content import RatioSet
-from oelm.analysis.gather import Gathering, find_runs, gather
 from oelm.analysis.power import reach_of
-from oelm.analysis.published import contradictions_about, published_run
 from oelm.analysis.regime import find_regimes
-from oelm.analysis.savings import Saving, savings
 from oelm.analysis.statistics import Difference, Interval, percent
-from oelm.cli.report import study_and_root
-from oelm.record.archive import opened, original
-from oelm.record.store import STUDY
-from oelm.study import Listing
+from oelm.cli.terminal import parse
+from oelm.published.claims import contradictions_about, published_flop_share, published_run
+from oelm.record.archive import open_archives, original_path
+from oelm.record.folder import STUDY
+from oelm.spec.study import Listing
+from oelm.text import say
 
 if TYPE_CHECKING:
-    from oelm.report.document import Table
+    from oelm.report.render import Table
     from oelm.report.wording import Say
 
 
 @dataclass
-class Arguments:
-    """Compare the runs of a study, or any runs, arm against reference and seed by seed.
+class CompareArguments:
+    """Compare the runs of a study, or any runs: each arm with the reference, seed by seed.
 
-    Runs that differ in more than method and seed are refused, by the field's name. Runs on several corpora are
-    compared corpus by corpus.
+    Runs that differ in more than method and seed are refused, and the error names the field. Runs on several corpora
+    are compared corpus by corpus.
+
+      oelm compare runs/demo
+      oelm compare runs/baseline-seed0_1f0c runs/oelm-freeze-seed0_93ab --json
     """
 
-    paths: tyro.conf.Positional[tuple[Path, ...]]
-    """A study's Python file or the folder of its runs; or any folders of runs (a run's own, or one with runs below)."""
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """Python file of a study, folder with its runs, or any folders with runs (also folders of single runs)."""
     force: bool = False
-    """Compare unfair runs all the same; everything that is unfair about them is said."""
+    """Compare unfair runs anyway. The output lists everything that is unfair about them."""
     json: bool = False
-    """Print the comparison for a machine."""
-    out: Path = Path("runs")
-    """Where a study's runs are: the folder given to `oelm run`."""
+    """Print the comparison as JSON."""
+    runs: Path = Path("runs")
+    """Folder with the runs of studies: the --out of `oelm run`."""
     scale: str | None = None
-    """Which of the study file's scales."""
+    """Name of one of the study file's `scales`. By default its `study`."""
 
 
-def main(argv: list[str]) -> int:
-    """Parse, compare, show."""
-    arguments = tyro.cli(Arguments, args=argv, prog="oelm compare")
+def compare_command(argv: list[str]) -> int:
+    """Compare runs and print the result."""
+    arguments = parse(CompareArguments, argv, "oelm compare")
     with ExitStack() as stack:
-        gathering = _gathered(arguments, lambda root: stack.enter_context(opened(root)))
+        gathering = _gather(arguments, lambda root: stack.enter_context(open_archives(root)))
         if arguments.json:
-            print(json.dumps(_plain(gathering), indent=1, ensure_ascii=False))
+            say(json.dumps(_as_dict(gathering), indent=1, ensure_ascii=False))
         else:
             _show(gathering)
     return 0
 
 
-def _gathered(arguments: Arguments, readable: Callable[[Path], Path]) -> Gathering:
-    """Compare what the arguments name; `readable` turns a folder of archives into one of runs."""
-    if len(arguments.paths) == 1 and _declares(arguments.paths[0]):
-        study, root = study_and_root(arguments.paths[0], arguments.out, arguments.scale)
+def _gather(arguments: CompareArguments, readable: Callable[[Path], Path]) -> Gathering:
+    """Compare the given runs; `readable` turns a folder of archives into a folder of runs."""
+    if len(arguments.paths) == 1 and _is_study(arguments.paths[0]):
+        study, root = find_study(arguments.paths[0], arguments.runs, arguments.scale)
         root = readable(root)
         if not isinstance(study, Listing):
             comparison = compare_folder(study, root, force=arguments.force)
@@ -80,41 +83,40 @@ def _gathered(arguments: Arguments, readable: Callable[[Path], Path]) -> Gatheri
     return gather(found, force=arguments.force, unreadable=unreadable)
 
 
-def _declares(path: Path) -> bool:
-    """Whether a path says what is an arm, an axis, tuned; else the runs alone must tell."""
+def _is_study(path: Path) -> bool:
+    """Whether a path declares arms, axes and tuned fields; otherwise they are inferred from the runs."""
     return path.suffix == ".py" or (path / STUDY).is_file()
 
 
 def _show(gathering: Gathering) -> None:
-    from rich.console import Console
-
+    from oelm.console import Console
+    from oelm.report.content import content_table, regime_lines
+    from oelm.report.render import render_terminal
     from oelm.report.tables import ablation_table
-    from oelm.report.typeset import terminal
     from oelm.report.wording import wording
-    from oelm.report.worth import content_table, regime_lines
 
     console, say = Console(), wording("en")
     for comparison in gathering.comparisons:
         complaints: list[str] = []
         regimes = find_regimes(comparison, gathering.root, complaints)
         for line in regime_lines(comparison, regimes, say):
-            console.print(line, markup=False, highlight=False)
-        console.print(terminal(_table(comparison, say), comparison.study.name, console.width))
+            console.print(line)
+        console.print(render_terminal(_table(comparison, say), comparison.study.name, console.width))
         found = ablations(comparison)
         if found:
-            console.print(terminal(ablation_table(comparison, found, say), "", console.width))
+            console.print(render_terminal(ablation_table(comparison, found, say), "", console.width))
         known = [regime for regime in regimes.values() if regime.same_text]
         if known:
-            console.print(terminal(content_table(comparison, known, say), say("heading_content"), console.width))
+            console.print(render_terminal(content_table(comparison, known, say), say("heading_content"), console.width))
         for note in (*notes(comparison), *complaints):
-            console.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"- {note}", soft_wrap=True)
         console.print()
     for line in (*gathering.alone, *gathering.unreadable):
-        console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"- {line}", soft_wrap=True)
 
 
 def _table(comparison: Comparison, say: Say) -> Table:
-    """Return the figures; a screen has none but those it ranks by."""
+    """Return the results; a screen has only the values that it ranks by."""
     from oelm.analysis.tuning import sensitivities
     from oelm.report.tables import results, tuning_table
 
@@ -124,35 +126,49 @@ def _table(comparison: Comparison, say: Say) -> Table:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Say what a reader must know before believing the figures."""
+    """Yield what a reader must know before believing the numbers."""
     for reason in comparison.unfair:
         yield f"unfair: {reason}"
     for row in comparison.rows:
         if row.awaits and row.verdict == "undecided":
-            yield f"{row.arm}: undecided ({row.awaits[0]} of {row.awaits[1]} seeds). The verdict waits for the others."
+            yield f"{row.arm}: undecided ({row.awaits[0]} of {row.awaits[1]} seeds). The verdict needs the others."
     if any(row.difference and row.difference.pairs == 1 for row in comparison.rows):
         yield "one seed: a single pair has no interval and decides nothing; add seeds."
-    for saving in savings(comparison):
+    for saving in savings(comparison, published_flop_share):
         if saving.unexplained:
-            yield _doubt(saving)
+            yield _explain_doubt(saving)
     known = (published_run(item.spec) for row in comparison.rows for item in row.evidence)
     for item in contradictions_about({run.id for run in known if run}):
         yield f"{', '.join(item.runs)}: {item.en}"
+    yield from _list_environments(comparison)
     for gap in comparison.gaps:
         yield f"no figure: {gap.arm} with seed {gap.seed} ({gap.state})."
     for ignored in comparison.ignored:
-        why = f"repeats {original(ignored.twin)}" if ignored.twin else f"departs in {', '.join(ignored.differs)}"
-        yield f"left out: {original(ignored.directory)} {why}."
+        why = f"repeats {original_path(ignored.twin)}" if ignored.twin else f"departs in {', '.join(ignored.differs)}"
+        yield f"left out: {original_path(ignored.directory)} {why}."
 
 
-def _doubt(saving: Saving) -> str:
+def _list_environments(comparison: Comparison) -> Iterator[str]:
+    """Yield what differs between the machines and programs of the runs, and how many ran uncommitted code."""
+    environments = [item.record.environment for row in comparison.rows for item in row.evidence]
+    for name, found in (
+        ("versions of torch", {each.torch for each in environments}),
+        ("kinds of CPU or GPU", {each.device for each in environments}),
+    ):
+        if len(found) > 1:
+            yield f"{len(found)} {name} ({', '.join(sorted(found))}): results agree statistically, but not bit for bit."
+    if dirty := sum(bool(each.dirty) for each in environments):
+        yield f"{dirty} of {len(environments)} runs ran code with uncommitted changes, so no commit names it."
+
+
+def _explain_doubt(saving: Saving) -> str:
     return (
         f"{saving.arm} took {100 * (saving.time or 0):.0f} % less time, and the method can explain at most "
         f"{100 * (saving.flops or 0):.1f} % (its share of a step's FLOPs). Look for another cause."
     )
 
 
-def _plain(gathering: Gathering) -> dict[str, Any]:
+def _as_dict(gathering: Gathering) -> dict[str, Any]:
     return {
         "comparisons": [
             _comparison(comparison) | _content(comparison, gathering.root) for comparison in gathering.comparisons
@@ -183,7 +199,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
                 "adjusted_p": row.adjusted,
                 "more_seeds": row.more_seeds,
                 "difference": _difference(row.difference, relative=relative),
-                "records": [str(original(item.directory)) for item in row.evidence],
+                "records": [str(original_path(item.directory)) for item in row.evidence],
             }
             for row in comparison.rows
         ],
@@ -196,15 +212,17 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
                 "difference": _difference(step.difference, relative=relative),
             }
             for item in ablations(comparison)
-            for step in _with_whole(item.steps, item.whole)
+            for step in (*item.steps, *([item.whole] if len(item.steps) > 1 else []))
         ],
-        "savings": [asdict(saving) | {"unexplained": saving.unexplained} for saving in savings(comparison)],
+        "savings": [
+            asdict(saving) | {"unexplained": saving.unexplained} for saving in savings(comparison, published_flop_share)
+        ],
         "notes": list(notes(comparison)),
     }
 
 
 def _registration(comparison: Comparison) -> dict[str, Any] | None:
-    """Return what was registered; None where nothing was, as for a screen or for runs gathered from anywhere."""
+    """Return the registration, or None: screens and loose runs have none."""
     found = comparison.registration
     if found is None or found.record is None:
         return None
@@ -216,7 +234,7 @@ def _registration(comparison: Comparison) -> dict[str, Any] | None:
 
 
 def _content(comparison: Comparison, root: Path | None) -> dict[str, Any]:
-    """Return what is known about what content is worth, for each place on the axes; empty where nothing is."""
+    """Return what content is worth in each cell of the axes, as far as it is known."""
     complaints: list[str] = []
     regimes = find_regimes(comparison, root, complaints)
     known = [
@@ -235,7 +253,7 @@ def _content(comparison: Comparison, root: Path | None) -> dict[str, Any]:
                     "arm": item.arm,
                     "cost": _difference(item.cost, relative=True),
                     "kept": item.share,
-                    "interval": _set(item.interval),
+                    "interval": _confidence_set(item.interval),
                 }
                 for item in regime.worth.kept
             ],
@@ -246,47 +264,43 @@ def _content(comparison: Comparison, root: Path | None) -> dict[str, Any]:
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a number that JSON has; null stands for infinity."""
+    """Return a number that JSON can hold; infinity becomes null."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def _set(interval: RatioSet | None) -> dict[str, Any] | None:
-    """Return a confidence set; a bound that is infinite is null."""
+def _confidence_set(interval: RatioSet | None) -> dict[str, Any] | None:
+    """Return a confidence set; an infinite bound becomes null."""
     if interval is None:
         return None
     return {"kind": interval.kind, "bounds": [_finite(interval.low), _finite(interval.high)]}
 
 
-def _with_whole(steps: Sequence[Any], whole: Any) -> list[Any]:
-    return [*steps, whole] if len(steps) > 1 else list(steps)
-
-
 def _difference(difference: Difference | None, *, relative: bool) -> dict[str, Any] | None:
-    """Return a difference as percent of perplexity or points of accuracy; more is worse."""
+    """Return a difference in percent of perplexity or points of accuracy; larger is worse."""
     if difference is None:
         return None
     interval, reach = difference.interval, reach_of(difference)
 
-    def scaled(value: float) -> float:
+    def scale(value: float) -> float:
         return percent(value) if relative else value
 
     return {
         "unit": "percent of perplexity" if relative else "points of accuracy lost",
         "pairs": difference.pairs,
-        "mean": scaled(difference.mean),
-        "interval": _bounds(interval, scaled),
-        "plain_interval": _bounds(difference.plain, scaled),
-        "robust_interval": _bounds(difference.robust, scaled),
+        "mean": scale(difference.mean),
+        "interval": _bounds(interval, scale),
+        "plain_interval": _bounds(difference.plain, scale),
+        "robust_interval": _bounds(difference.robust, scale),
         "degrees_of_freedom": difference.freedom,
         "like_arms": difference.prior.arms if difference.prior else None,
         "skewness": difference.skewness,
         "look": {
             "number": look.number, "of": len(look.seeds), "seeds": look.count, "level": look.level,
-            "bounds": _bounds(difference.bounds, scaled),
+            "bounds": _bounds(difference.bounds, scale),
         } if (look := difference.look) else None,
-        "detectable": {name: scaled(value) for name, value in asdict(reach).items()} if reach else None,
+        "detectable": {name: scale(value) for name, value in asdict(reach).items()} if reach else None,
     }  # fmt: skip
 
 
-def _bounds(interval: Interval | None, scaled: Callable[[float], float]) -> list[float] | None:
-    return [scaled(interval.low), scaled(interval.high)] if interval else None
+def _bounds(interval: Interval | None, scale: Callable[[float], float]) -> list[float] | None:
+    return [scale(interval.low), scale(interval.high)] if interval else None

@@ -1,112 +1,157 @@
-"""`oelm plan`: what a study takes, before anything of it runs."""
+"""`oelm plan`: the runs, time and memory of a study before it runs, and the seeds that its margins need."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from oelm.study import Listing, load_study
+from oelm.analysis.evidence import measure_of
+from oelm.analysis.power import Need, SeedSpread, needs, spreads_on_record
+from oelm.analysis.statistics import MOST_SEEDS
+from oelm.cli.terminal import parse
+from oelm.errors import UsageError
+from oelm.published.claims import published, published_run
+from oelm.published.settings import BASES, published_settings, setting_values
+from oelm.record.stages import EXTENSIONS
+from oelm.spec.run import RunSpec
+from oelm.spec.study import AnyStudy, Listing, Study, load_study
+from oelm.text import say
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from oelm.runner.display import RunTable
-    from oelm.runner.plan import Plan
+    from oelm.console import Console
+    from oelm.runs.display import RunTable
+    from oelm.runs.plan import Plan
 
 
 @dataclass
-class Arguments:
-    """Show every run of a study's stage: what it trains and freezes, its FLOPs, memory and time, what is done already.
+class PlanArguments:
+    """Show every run of a study: what it trains and freezes, its FLOPs, memory and time, and whether it is done.
 
-    Nothing is trained, downloaded or written. Times are FLOPs over the device's peak and one fixed utilisation.
+    Nothing is trained or downloaded. Times are FLOPs divided by the device's peak and one fixed utilisation.
+
+      oelm plan studies/demo.py
+      oelm plan studies/fair.py --scale core-speeches --power
     """
 
-    study: tyro.conf.Positional[Path]
-    """A Python file that declares `study = oelm.Study(...)`."""
+    study: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
+    """Python file that declares `study = oelm.Study(...)`."""
     scale: str | None = None
-    """Which of the file's `scales`; by default its `study`."""
+    """Name of one of the file's `scales`. By default its `study`."""
     device: Literal["cpu", "a5000", "a100", "h100", "rtx4090"] | None = None
-    """cpu: this machine, by a short probe; the others by their data sheets. By default cpu, or a5000 for cuda runs."""
+    """Device to plan for: cpu is this machine, measured briefly; the others are taken from their data sheets. By
+    default cpu, or a5000 for runs that use cuda."""
     only: tuple[str, ...] = ()
-    """Only these runs: ids, arms, fingerprints, or patterns of them."""
+    """Show only these runs: ids, arms, fingerprints, or patterns of them."""
     calibrate: bool = False
-    """Time some real steps of each kind of run on this CPU instead (seconds for each kind, kept for the next plan)."""
-    out: Path = Path("runs")
-    """Where the runs are: what is done there is shown as done."""
+    """Time some real steps of each kind of run on this CPU instead. This takes seconds, and the result is cached."""
+    runs: Path = Path("runs")
+    """Folder with the runs of studies, the --out of `oelm run`: finished runs are shown as done."""
     json: bool = False
-    """Print the matrix as data."""
+    """Print the plan as JSON."""
+    settings: bool = False
+    """Print every setting of the runs instead, and for published runs where each value comes from. Use --only for one
+    run."""
     power: bool = False
-    """Print instead how many seeds each margin needs, from the spread of like arms in the studies on record."""
+    """Print how many seeds each margin needs instead, from the spread of similar arms in the studies on record."""
     record: tuple[Path, ...] = (Path("docs/results"),)
-    """With --power: folders of studies on record, in addition to --out."""
+    """Folders of studies on record for --power, in addition to --runs."""
 
 
-def main(argv: list[str]) -> int:
-    """Parse, count, show."""
-    asked = tyro.cli(Arguments, args=argv, prog="oelm plan", config=(tyro.conf.FlagCreatePairsOff,))
+def plan_command(argv: list[str]) -> int:
+    """Count the runs of a study and show them."""
+    asked = parse(PlanArguments, argv, "oelm plan")
     study = load_study(asked.study, asked.scale)
     if asked.power:
-        from oelm.cli.power import show_power
+        return _show_power(study, (asked.runs, *asked.record), as_json=asked.json)
 
-        return show_power(study, (asked.out, *asked.record), as_json=asked.json)
+    from rich.text import Text
 
-    from rich.console import Console
+    from oelm.console import Console
+    from oelm.runs.board import Board
 
-    from oelm.runner.calibrate import calibrate
-    from oelm.runner.plan import plan
-    from oelm.runner.queue import Board
+    if asked.settings:
+        for entry in Board(study, asked.runs / study.name, only=asked.only).entries:
+            print("\n".join([entry.name, *_setting_lines(entry.run)]))
+        return 0
+
+    from oelm.runs.plan import calibrate, plan
 
     first = study.listed[0] if isinstance(study, Listing) else study.base
     device = asked.device or ("a5000" if first.train.device == "cuda" else "cpu")
     with Console(stderr=True).status("counting") as status:
-        board = Board(study, asked.out / study.name, only=asked.only)
+        board = Board(study, asked.runs / study.name, only=asked.only)
         calibration = calibrate if asked.calibrate else None
-        result = plan(board, device, calibration=calibration, progress=status.update)
+        result = plan(board, device, calibration=calibration, progress=lambda now: status.update(Text(now)))
     if asked.json:
-        print(json.dumps(result.as_dict(), indent=1, allow_nan=False))
+        print(json.dumps(plan_data(result, study), indent=1, allow_nan=False))
     else:
         _show(result, Console())
     return 0
 
 
-def _show(plan: Plan, console: Console) -> None:
-    from oelm.runner.display import duration
+def plan_data(plan: Plan, study: AnyStudy) -> dict[str, Any]:
+    """Return a plan as plain data; for published runs with the sources of their settings."""
+    runs = study.listed if isinstance(study, Listing) else ()
+    is_published = any(published_run(run) for run in runs)
+    sources = [source.model_dump(mode="json", exclude_none=True) for source in published().settings]
+    return plan.as_dict() | ({"sources": sources} if is_published else {})
 
-    console.print(f"{plan.study}: {plan.question}", highlight=False, markup=False)
-    console.print(_table(plan), highlight=False)
-    total = f"{len(plan.runs)} runs, {duration(plan.seconds) or 'an unknown time'} on {plan.device} one after another"
+
+def _setting_lines(run: RunSpec) -> Iterator[str]:
+    """Yield a line for every setting of a run."""
+    sources = {setting.field: setting for setting in published_settings(run)}
+    for field, value in setting_values(run):
+        source = sources.get(field)
+        said = "" if source is None else f"  {BASES[source.basis]}: {source.where}"
+        yield f"  {field:24} {value:24}{said}".rstrip()
+        if source is not None and source.differs:
+            yield f"  {'':24} {'':24}  but {source.differs}"
+
+
+def _show(plan: Plan, console: Console) -> None:
+    from oelm.runs.display import format_duration
+
+    console.print(f"{plan.study}: {plan.question}")
+    console.print(_table(plan))
+    time = format_duration(plan.seconds) or "an unknown time"
+    total = f"{len(plan.runs)} runs, {time} on {plan.device} one after another"
     peaks = ", ".join(f"{name}: {peak / 1e12:.3g} TFLOP/s" for name, peak in plan.peak_flops.items())
     basis = (
         "measured on some steps of each kind of run"
         if plan.calibrated
-        else f"peak {peaks}, {100 * plan.utilisation:.0f} % of it taken to be reached"
+        else f"peak {peaks}, of which {100 * plan.utilisation:.0f} % is assumed to be reached"
     )
-    console.print(f"{total}; {basis}", highlight=False)
+    console.print(f"{total}; {basis}")
+    place = "the memory that is free here now" if plan.device == "cpu" else f"the memory of one {plan.device}"
     if too_large := [run.run for run in plan.runs if run.fits is False]:
         console.print(
-            f"! {len(too_large)} of them do not fit into the memory of one {plan.device}: {', '.join(too_large)}. Give "
-            "train.accumulation or train.processes, or name a larger device.",
-            highlight=False,
-            markup=False,
+            f"! {len(too_large)} of them do not fit into {place}: {', '.join(too_large[:8])}. Set train.accumulation "
+            "or train.processes, or choose a larger device.",
         )
+    for warning in dict.fromkeys(run.warning for run in plan.runs if run.warning):
+        console.print(f"! {warning}", soft_wrap=True)
     if plan.confirm_runs:
-        time = duration(plan.confirm_seconds) or "an unknown time"
+        time = format_duration(plan.confirm_seconds) or "an unknown time"
+        console.print(f"then {plan.confirm_runs} confirming runs, each arm at its own best setting, {time}")
         console.print(
-            f"then {plan.confirm_runs} runs to confirm, each arm at its own best setting, {time}", highlight=False
+            "The grid may grow: if an arm is best at an end of it, it gets one more value there for every arm, up to "
+            f"{EXTENSIONS} times.",
+            soft_wrap=True,
         )
     if plan.core_hours is not None:
-        console.print(f"{plan.core_hours:.1f} core-hours in all for what is not done", highlight=False)
+        console.print(f"{plan.core_hours:.1f} core-hours in all for the runs that are not done")
 
 
 def _table(plan: Plan) -> RunTable:
-    """Set a line per run; how long it takes and whether it is done stay in the narrowest terminal."""
+    """Return a table with one line per run. Its time and state stay visible in the narrowest terminal."""
     from rich.text import Text
 
-    from oelm.runner.display import RunTable, duration
+    from oelm.runs.display import RunTable, format_duration
 
     rows = [
         {
@@ -120,14 +165,72 @@ def _table(plan: Plan) -> RunTable:
             "TFLOP/step": f"{run.step_flops / 1e12:.4f}",
             "memory": f"{run.memory_bytes / 2**20:,.0f} MiB{' !' if run.fits is False else ''}",
             "s/step": f"{run.step_seconds:.3g}",
-            "time": duration(run.seconds) or "?",
+            "time": format_duration(run.seconds) or "?",
         }
         for run in plan.runs
     ]
     return RunTable(
         headings=tuple(rows[0]) if rows else (),
         rows=tuple(tuple(map(Text, row.values())) for row in rows),
-        # What does not fit into memory is told in a sentence as well.
+        # A sentence below the table names the runs that do not fit into memory, so that column may be left out.
         expendable=("fingerprint", "TFLOP/step", "s/step", "memory", "stage", "frozen", "trained", "steps"),
         elsewhere="a wider terminal or --json",
     )
+
+
+def _show_power(study: AnyStudy, roots: Sequence[Path], *, as_json: bool) -> int:
+    """Print how many seeds each margin needs, and the studies whose spread over seeds this is based on."""
+    if not isinstance(study, Study) or study.is_screen:
+        raise UsageError(
+            f"--power needs a study that compares arms over seeds, and {study.name!r} does not. Give another study."
+        )
+    spreads, complaints = spreads_on_record(study, [root for root in roots if root.is_dir()])
+    found = needs(study, spreads)
+    if as_json:
+        print(json.dumps({
+            "study": study.name,
+            "unit": _unit(study),
+            "power": 0.8,
+            "spreads": [asdict(spread) for spread in spreads],
+            "needs": [asdict(need) for need in found],
+            "unreadable": complaints,
+        }, indent=1))  # fmt: skip
+        return 0
+    say("\n".join(_power_lines(study, spreads, found, roots)))
+    for complaint in complaints:
+        say(f"not read: {complaint}")
+    return 0
+
+
+def _power_lines(
+    study: Study, spreads: Sequence[SeedSpread], found: Sequence[Need], roots: Sequence[Path]
+) -> Iterator[str]:
+    unit = _unit(study)
+    yield f"{study.name} has {len(study.seeds)} seeds. Seeds for 80 % power (one-sided 5 %, plain t, each arm alone):"
+    absent = {arm.method.arm_class for arm in study.arms if arm.name != study.reference} - {
+        s.arm_class for s in spreads
+    }
+    for spread in spreads:
+        yield from _class_lines(study, spread, [need for need in found if need.arm_class == spread.arm_class], unit)
+    for kind in sorted(absent):
+        yield f"{kind} arms: none on record in {', '.join(map(str, roots))}, so their spread is unknown"
+
+
+def _class_lines(study: Study, spread: SeedSpread, found: Sequence[Need], unit: str) -> Iterator[str]:
+    scaled = measure_of(study.base.data, []).scaled
+    where = "of the same model, data and steps" if spread.alike else "of other models, data or steps: only a guess"
+    yield (
+        f"{spread.arm_class} arms: typical deviation {scaled(spread.typical):.2g} {unit}, largest "
+        f"{scaled(spread.largest):.2g}; {spread.arms} arms, {spread.freedom} degrees of freedom, {where}"
+    )
+    yield f"  from {', '.join(spread.studies)}"
+    for need in found:
+        seeds, most = (str(count) if count else f"more than {MOST_SEEDS}" for count in (need.seeds, need.seeds_largest))
+        yield f"  margin {need.margin:g} {unit}, true difference {need.truth:g}: {seeds}; the largest deviation: {most}"
+    if spread.prior:
+        freedom, deviation = spread.prior
+        yield f"  as a declared prior: prior={{{spread.arm_class!r}: ({freedom:.3g}, {deviation:.3g})}}"
+
+
+def _unit(study: Study) -> str:
+    return "% of perplexity" if measure_of(study.base.data, []).name == "perplexity" else "points"

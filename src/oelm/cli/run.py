@@ -1,4 +1,4 @@
-"""`oelm run`: a study, from its declaration to its verdict."""
+"""`oelm run`: run a study and write its report."""
 
 from __future__ import annotations
 
@@ -8,99 +8,111 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from pydantic import NonNegativeInt
 
-from oelm.cli import parse
+from oelm.cli.terminal import Count, parse
 from oelm.errors import UsageError
-from oelm.spec.slurm import SlurmSpec
-from oelm.study import load_study
+from oelm.spec.run import SlurmSpec, with_tracker
+from oelm.spec.study import load_study
+from oelm.spec.train import TrackerName
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from oelm.runner.queue import Entry
+    from oelm.console import Console
+    from oelm.runs.board import BoardEntry
 
 
 @dataclass
-class Arguments:
-    """Carry out a study: every run that is not done yet, several at a time, then the comparison.
+class RunArguments:
+    """Run a study: prepare its data, start every run that is not done, several at a time, then write the report.
 
-    The same command again continues where it stopped; Ctrl-C lets the runs save themselves. Two of them share the work.
+    The same command continues an interrupted study. Ctrl-C lets the runs save a checkpoint first. Two such commands
+    share the work.
+
+      oelm run studies/demo.py
+      oelm run studies/fair.py --scale core-speeches --only oelm-freeze --slots 4
     """
 
-    study: tyro.conf.Positional[Path]
-    """A Python file that declares `study = oelm.Study(...)`."""
+    study: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")]
+    """Python file that declares `study = oelm.Study(...)`."""
     scale: str | None = None
-    """Which of the file's `scales` to run, e.g. mini; by default its `study`."""
+    """Name of one of the file's `scales`, for example mini. By default its `study`."""
     only: tuple[str, ...] = ()
-    """Only these runs: ids (GPT-06), arms (oelm-freeze), fingerprints, or patterns of them (GPT-*)."""
+    """Run only these: ids (GPT-06), arms (oelm-freeze), fingerprints, or patterns of them (GPT-*)."""
     out: Path = Path("runs")
-    """Where the runs go: one folder per study, one per run in it."""
-    slots: int | None = None
-    """How many runs at a time, whatever their threads; by default as many as fit the cores or the free GPUs, or as
-    Slurm lets in."""
-    retries: int = 0
-    """How often to start a run again that failed. What Slurm lost (node failure, scancel) is besides submitted again,
+    """Folder to write. Each study gets a folder in it, and each run a folder in that."""
+    track: TrackerName | None = None
+    """Experiment tracker that gets the curves in addition to metrics.jsonl: wandb (offline, unless WANDB_MODE is set),
+    trackio (local) or tensorboard."""
+    slots: Count | None = None
+    """Number of runs at a time, whatever their threads. By default as many as fit the cores or the free GPUs, or as
+    Slurm accepts."""
+    retries: NonNegativeInt = 0
+    """How often to start a failed run again. Jobs that Slurm loses (node failure, scancel) are also submitted again,
     up to three times."""
     slurm: bool = False
-    """Give each run to Slurm as a job, and watch; any --slurm.* option means it, too. Ctrl-C ends the watching, not the
-    jobs; the same command watches again and submits what is left."""
-    wish: Annotated[SlurmSpec, tyro.conf.arg(name="slurm")] = SlurmSpec()
+    """Submit each run to Slurm as a job and watch them. Any --slurm.* option implies this. Ctrl-C stops watching, not
+    the jobs; the same command watches again and submits the rest."""
+    options: Annotated[SlurmSpec, tyro.conf.arg(name="slurm")] = SlurmSpec()
 
 
-def _tell_troubles(entries: Sequence[Entry], console: Console) -> None:
-    """Say once what is in the way of several runs, and stop if it is in the way of all."""
+def _print_troubles(entries: Sequence[BoardEntry], console: Console) -> None:
+    """Print each problem once with the runs it stops, and raise an error if it stops all runs."""
     names: dict[str, list[str]] = {}
     for entry in entries:
         if entry.trouble:
             names.setdefault(entry.trouble, []).append(entry.name)
     if sum(map(len, names.values())) == len(entries) and len(names) == 1:
         (trouble,) = names
-        raise UsageError(f"nothing of the study can be run: {trouble}")
+        raise UsageError(f"no run of the study can start: {trouble}")
     for trouble, stuck in names.items():
         others = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
-        console.print(f"{stuck[0]}{others} cannot be run: {trouble}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{stuck[0]}{others} cannot start: {trouble}", soft_wrap=True)
 
 
-def main(argv: list[str]) -> int:
-    """Parse, run, report."""
-    arguments = parse(Arguments, argv, "oelm run")
+def run_command(argv: list[str]) -> int:
+    """Run a study and write its report."""
+    arguments = parse(RunArguments, argv, "oelm run")
     study = load_study(arguments.study, arguments.scale)
 
-    from rich.console import Console
-
     from oelm.cli.report import conclude
+    from oelm.console import Console
+    from oelm.interop.trackers import refuse_missing
+    from oelm.record.folder import write_study
     from oelm.record.registration import refuse_changed
-    from oelm.record.store import write_study
-    from oelm.runner.bind import bound
-    from oelm.runner.local import LocalRunner
-    from oelm.runner.queue import Board
-    from oelm.runner.slurm import SlurmRunner
+    from oelm.record.stages import stage_of
+    from oelm.runs.board import Board
+    from oelm.runs.local import LocalRunner
+    from oelm.runs.resolve import prepare_data, resolve
+    from oelm.runs.slurm import SlurmRunner
 
     console = Console()
-    console.print(f"{study.name}: {study.question}", highlight=False)
+    console.print(f"{study.name}: {study.question}")
+    refuse_missing(arguments.track)
     root = arguments.out / study.name
     refuse_changed(root, study)
-    board = Board(study, root, only=arguments.only, bind=lambda run: bound(run)[0])
+    with console.status("preparing the data"):
+        for corpus, data in prepare_data(stage_of(study, {}).runs):
+            console.print(f"data: {corpus}, checksum {data.checksum[:12]}")
+    board = Board(study, root, only=arguments.only, bind=lambda run: with_tracker(resolve(run)[0], arguments.track))
     for trouble in board.troubles:
-        console.print(trouble, markup=False, highlight=False, soft_wrap=True)
-    _tell_troubles(board.entries, console)
+        console.print(trouble, soft_wrap=True)
+    _print_troubles(board.entries, console)
     if done := board.count("complete", "diverged"):
-        console.print(f"{done} of {len(board.entries)} runs are done already.", highlight=False)
+        console.print(f"{done} of {len(board.entries)} runs are done already.")
     write_study(root, study)
     slots, retries = arguments.slots, arguments.retries
     runner: LocalRunner | SlurmRunner
     if arguments.slurm or any(word.startswith("--slurm.") for word in argv):
-        runner = SlurmRunner(board, arguments.wish, slots=slots, retries=retries, console=console)
+        runner = SlurmRunner(board, arguments.options, slots=slots, retries=retries, console=console)
     else:
         runner = LocalRunner(board, slots=slots, retries=retries, console=console)
     undone = runner.run()
     if held := sum(map(board.is_held_back, board.stage.confirm)):
         console.print(
-            f"{held} runs of held-back sizes wait: every other confirming run has to end first, then prediction.json "
-            "is written and they start.",
-            highlight=False,
+            f"{held} runs of held-back sizes wait. They start when every other confirming run has ended and "
+            "prediction.json is written.",
         )
     if queued := board.count("queued"):
-        console.print(f"{queued} runs are queued in Slurm; with --slurm this command watches them.", highlight=False)
+        console.print(f"{queued} runs are queued in Slurm. Add --slurm to watch them.")
     conclude(study, root, lang="en")
     return 1 if undone or board.lost else 0

@@ -1,1 +1,1 @@
-"""Text to tokens to batches."""
+"""Prepare data: from text to tokens to batches."""

@@ -1,20 +1,20 @@
-"""Probes: texts without meaning that ask for one skill of attention, and say where the answers stand.
+"""Probes: texts without meaning that test one skill of attention, and the places of their answers.
 
-A loss on real text says that something is missing, not what. A document here is 128 tokens long, one character each,
-the end of text included, so that a model with a context of 128 sees exactly one.
+A loss on real text shows that something is missing, but not what. A document here has 128 tokens, one character each
+including the end of text, so that a model with a context of 128 sees exactly one.
 
-- `recall:N` lists N pairs of a key and its value, then a question mark, then keys again, each with its value behind it.
-  The keys come in rounds: every key once, in a new order. To answer, attention must find the key by its content, and
-  what stood behind it.
-- `copy:D` says D letters, none of them twice, and then, again and again, the letter that stood D before. Attention may
-  count back, or find the letter before by its content.
+- `recall:N` lists N pairs of a key and its value, then a question mark, then the keys again, each followed by its
+  value. The keys come in rounds: every key once, in a new order. To answer, attention must find the key by its content,
+  and the character after it.
+- `copy:D` shows D different letters and then, again and again, the letter that was D places before. Attention can count
+  back, or find the previous letter by its content.
 
-**Why the floor is exact.** Every choice is uniform over known options, and an answer is none, so the probability of a
-document is 1 / (n_1 n_2 ...) as it is for the stories.
+**Why the floor is exact.** Every choice is uniform over known options, and an answer is not a choice, so the
+probability of a document is 1 / (n_1 n_2 ...), as for the stories.
 
-**What counting alone can do.** A model that knows which tokens have occurred how often, but not where, can still leave
-out what this round has answered already. It guesses among the r answers that are left, for r = N, N - 1, ..., and is
-right in `guess` of all cases. Attention has to be better than that.
+**What counting alone achieves.** A model that knows which tokens have occurred how often, but not where, can exclude
+what this round has already answered. It guesses among the r answers that are left, for r = N, N - 1, ..., and is right
+in `guess_rate` of all cases. Attention has to be better than that.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ LENGTH = 128
 VOCAB_SIZE = 257
 """Every byte, and the end of text."""
 KEYS = string.ascii_letters
-VALUES = string.digits + "!#$%&()*+,-./:;=@[]^_{}~"  # nothing that could spell an end of text, and no question mark
+VALUES = (
+    string.digits + "!#$%&()*+,-./:;=@[]^_{}~"
+)  # without characters of the end of text, and without the question mark
 ASK = "?"
 
 
 @dataclass(frozen=True)
 class Probed:
-    """A document's text, and the logarithm of its probability."""
+    """The text of a document, and the logarithm of its probability."""
 
     text: str
     log_probability: float
@@ -47,42 +49,42 @@ class Probed:
 
 @dataclass
 class _Draw:
-    """Uniform choices, whose options are counted."""
+    """Make uniform choices, and sum up their log-probabilities."""
 
     random: random.Random
     log_probability: float = 0.0
 
     def order(self, options: Sequence[str], count: int) -> list[str]:
-        """Draw `count` of the options, none twice."""
+        """Draw `count` of the options without replacement."""
         left, chosen = list(options), []
         for _ in range(count):
             self.log_probability -= math.log(len(left))
-            # Of all its methods Python promises only random() to stay the same from version to version.
+            # random() is the only method that Python promises not to change between versions.
             chosen.append(left.pop(int(self.random.random() * len(left))))
         return chosen
 
 
-def document(probe: ProbeSpec, seed: int, index: int) -> Probed:
-    """Return document number `index` of a probe, which depends on these three alone."""
+def write_probe(probe: ProbeSpec, seed: int, index: int) -> Probed:
+    """Return document number `index` of a probe. It depends on nothing but the arguments."""
     draw = _Draw(random.Random(f"oelm {probe.corpus} {seed} {index}"))  # noqa: S311  (a corpus, not a secret)
     text = _recall(draw, probe.size) if probe.kind == "recall" else _copy(draw, probe.size)
     return Probed(text, draw.log_probability)
 
 
-def generate(probe: ProbeSpec, seed: int, start: int = 0) -> Iterator[Probed]:
+def generate_probes(probe: ProbeSpec, seed: int, start: int = 0) -> Iterator[Probed]:
     """Yield documents from number `start` on, without end."""
-    return (document(probe, seed, index) for index in count_from(start))
+    return (write_probe(probe, seed, index) for index in count_from(start))
 
 
 def answers(probe: ProbeSpec) -> tuple[int, ...]:
-    """Return the places in a document whose tokens follow from what stands before them."""
+    """Return the places in a document whose tokens follow from earlier ones."""
     if probe.kind == "recall":
         return tuple(range(2 * probe.size + 2, LENGTH - 1, 2))
     return tuple(range(probe.size, LENGTH - 1))
 
 
-def guess(probe: ProbeSpec) -> float:
-    """Return the share of answers that counting gives, without looking anything up."""
+def guess_rate(probe: ProbeSpec) -> float:
+    """Return the share of answers that counting alone gets right."""
     places = range(len(answers(probe)))
     return math.fsum(1 / (probe.size - place % probe.size) for place in places) / len(places)
 

@@ -1,7 +1,8 @@
-"""Corpora by name and by path: what to read, and which part of it belongs to which split."""
+"""Find corpora by name or path, and decide which part of them belongs to which split."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +10,28 @@ from functools import partial
 from pathlib import Path
 
 from oelm.data import probes, stories
-from oelm.data.allocation import SPLITS, Allocation, period_for
-from oelm.data.documents import Rule, derive_rule
+from oelm.data.documents import (
+    SPLITS,
+    Allocation,
+    DocumentRule,
+    Generated,
+    RowFiles,
+    Source,
+    TextFiles,
+    derive_rule,
+    no_access,
+    period_for,
+)
 from oelm.data.hub import SPLIT_NAMES, HubCorpus, open_hub
 from oelm.data.meta import HeldOut, InputFile, Request
-from oelm.data.packaged import PACKAGED, ShuffledRows, packaged_file
-from oelm.data.readers import Generated, RowFiles, Source, TextFiles
+from oelm.data.tables import PACKAGED, ShuffledRows, packaged_file
 from oelm.errors import BadData, UnknownName, UsageError
-from oelm.spec.base import digest
 from oelm.spec.data import PROBE_SIZES, DataSpec, Split, probe_of
+from oelm.spec.value import digest
 
 STORIES = "stories"
 GENERATED_TOKENS = 2_000_000
-"""How many training tokens there are unless another number is asked for: a generated corpus has no end."""
+"""Default number of training tokens of a generated corpus, which is endless."""
 
 HUB_CORPORA = {
     "tinystories": HubCorpus("roneneldan/TinyStories"),
@@ -32,13 +42,13 @@ TEXT_FORMATS = (".txt", ".tokens", ".raw")
 ROW_FORMATS = (".jsonl", ".parquet")
 
 _SAMPLE_BYTES = 4 << 20
-_FILES_ARE_DOCUMENTS = 20  # from this many unsplit text files on, unless something inside them says otherwise
+_FILES_ARE_DOCUMENTS = 20  # from this many unsplit text files on, unless their content looks different
 _BYTES_PER_TOKEN = 4  # of English in GPT-2's vocabulary: for estimates only
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A source, how its documents are shared out, and after how many tokens to stop (of its own split)."""
+class SourceSection:
+    """A source, the splits of its documents, and after how many tokens of its own split to stop."""
 
     source: Source
     allocation: Allocation
@@ -49,45 +59,47 @@ class Section:
 class Corpus:
     """Everything to read for a request."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[SourceSection, ...]
     held_out: HeldOut
     revision: str | None = None
 
 
-def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
-    """Say exactly what a spec asks for, without the network and without reading more than a sample.
+def make_request(spec: DataSpec, documents: DocumentRule | None = None) -> Request:
+    """Resolve a spec to a request, without the network and reading at most a sample of the text.
 
-    Raises UnknownName, UsageError or BadData where it asks for nothing that can be read.
+    Raise UnknownName, UsageError or BadData if the corpus cannot be read.
     """
     tokens, vocab_size = spec.tokens, spec.vocab_size
     inputs: tuple[InputFile, ...] = ()
     if spec.source is not None:
         if spec.corpus == STORIES or spec.probe:
             raise UsageError(
-                f"the corpus {spec.corpus!r} is generated, but --from {spec.source} was given. Give the text "
-                "another name, or leave --from out."
+                f"the corpus {spec.corpus!r} is generated, but --from {spec.source} was given. Give the text another "
+                "name, or omit --from."
             )
         files = find_files(spec.source)
-        own_splits(files)  # what cannot be told apart is refused before anything is done
+        own_splits(files)  # raises if a file cannot be assigned to a split
         origin, rule = "files", _rule_of(files, spec.source, documents)
         inputs = tuple(_input(path) for path in files)
     elif spec.corpus == STORIES:
         origin, rule = f"generator:{_generator_version()}", "stories"
         tokens = tokens or GENERATED_TOKENS
     elif spec.probe:
-        version = digest([probes.document(spec.probe, 0, index).text for index in range(20)])[:12]
+        version = digest([probes.write_probe(spec.probe, 0, index).text for index in range(20)])[:12]
         origin, rule = f"generator:{version}", "rows"
         tokens, vocab_size = tokens or GENERATED_TOKENS, probes.VOCAB_SIZE
     elif spec.corpus in PACKAGED:
         origin, rule = f"package:{PACKAGED[spec.corpus].package}", "rows"
         inputs = (_input(packaged_file(spec.corpus)),)
     else:
-        hub = hub_corpus(spec.corpus, _sizes(spec))
+        sizes = {"--vocab-size": spec.vocab_size, "--tokens": spec.tokens}
+        options = "".join(f" {option} {value}" for option, value in sizes.items() if value is not None)
+        hub = hub_corpus(spec.corpus, options)
         origin, rule = f"hub:{hub.name}", "articles" if hub.lines else "rows"
     if documents not in {None, rule}:
         raise UsageError(
-            f"--documents {documents} was asked for, but the documents of {spec.corpus} ({origin}) are "
-            f"{rule}. Leave it out, or give the text as local files with --from PATH."
+            f"--documents {documents} does not fit: the documents of {spec.corpus} ({origin}) are {rule}. Omit it, or "
+            "give the text as local files with --from PATH."
         )
     return Request(
         corpus=spec.corpus,
@@ -102,12 +114,12 @@ def make_request(spec: DataSpec, documents: Rule | None = None) -> Request:
 
 
 def open_corpus(request: Request, revision: str | None = None) -> Corpus:
-    """Open what a request names. Only here is the hub asked."""
+    """Open the corpus of a request. Only this function uses the network."""
     sources: Mapping[Split, Source]
     if request.corpus == STORIES:
-        sources = {"train": Generated(partial(stories.generate, request.seed, None))}
+        sources = {"train": Generated(partial(stories.generate_stories, request.seed, None))}
     elif probe := probe_of(request.corpus):
-        sources = {"train": Generated(partial(probes.generate, probe, request.seed))}
+        sources = {"train": Generated(partial(probes.generate_probes, probe, request.seed))}
     elif request.origin == "files":
         sources = _local_sources(request)
     elif request.corpus in PACKAGED:
@@ -119,7 +131,7 @@ def open_corpus(request: Request, revision: str | None = None) -> Corpus:
     period = period_for(_expected_bytes(sources["train"], request.tokens))
     return Corpus(
         sections=tuple(
-            Section(
+            SourceSection(
                 sources[split],
                 Allocation(
                     split,
@@ -138,19 +150,13 @@ def open_corpus(request: Request, revision: str | None = None) -> Corpus:
 
 
 def block_bytes_for(tokens: int | None) -> int:
-    """Return how much text to encode at a time: so little that a subset ends near the number asked for."""
-    most, least = 1 << 18, 1 << 10  # many cores hold many blocks, and memory is to stay small
+    """Return how much text to encode at a time: little enough for a subset to end near the requested number."""
+    most, least = 1 << 18, 1 << 10  # with many cores there are many blocks in memory
     return most if tokens is None else max(least, min(most, tokens * _BYTES_PER_TOKEN // 64))
 
 
-def _sizes(spec: DataSpec) -> str:
-    """Return the options that prepare a corpus as a run asks for it."""
-    asked = {"--vocab-size": spec.vocab_size, "--tokens": spec.tokens}
-    return "".join(f" {option} {value}" for option, value in asked.items() if value is not None)
-
-
-def hub_corpus(name: str, sizes: str = "") -> HubCorpus:
-    """Return the data set that a name stands for; `sizes` are the options to prepare it with, if it is none."""
+def hub_corpus(name: str, options: str = "") -> HubCorpus:
+    """Return the hub data set with a name; an error suggests to prepare local text with `options`."""
     if name in HUB_CORPORA:
         return HUB_CORPORA[name]
     if "/" not in name:
@@ -158,14 +164,14 @@ def hub_corpus(name: str, sizes: str = "") -> HubCorpus:
             "corpus",
             name,
             (*HUB_CORPORA, *PACKAGED, STORIES, *(f"{kind}:8" for kind in PROBE_SIZES)),
-            "A data set of the hub is named owner/name. Local text takes any name: `oelm prepare "
-            f"{name} --from PATH{sizes}` makes it ready for runs that name it.",
+            "A data set of the hub is named owner/name. Local text may have any name: prepare it with `oelm prepare "
+            f"{name} --from PATH{options}`.",
         )
     return HubCorpus.named(name)
 
 
 def find_files(path: Path) -> list[Path]:
-    """Return the text files at a path, a file or a folder, in the order of their names."""
+    """Return the text files at a path (a file or a folder), sorted by name."""
     known = (*TEXT_FORMATS, *ROW_FORMATS)
     if path.is_dir():
         files = sorted(
@@ -176,12 +182,12 @@ def find_files(path: Path) -> list[Path]:
             and not any(part.startswith(".") for part in file.relative_to(path).parts)
         )
         if not files:
-            raise BadData(f"the folder {path} holds no {', '.join(known)}. Give a folder that does, or a file.")
+            raise BadData(f"the folder {path} holds no {', '.join(known)}. Give another folder, or a file.")
     elif not path.exists():
-        raise BadData(f"there is nothing at {path}. Give --from an existing file or folder.")
+        raise BadData(f"{path} does not exist. Give --from an existing file or folder.")
     elif path.suffix not in known:
         raise BadData(
-            f"{path} is of no format that is read here: {', '.join(known)}. Rename it if it is text, or convert it."
+            f"{path} has an unknown format. Known: {', '.join(known)}. Rename it if it is text, or convert it."
         )
     else:
         files = [path]
@@ -191,10 +197,10 @@ def find_files(path: Path) -> list[Path]:
 
 
 def split_of(path: Path) -> Split | None:
-    """Tell from a relative path to which split a file belongs.
+    """Return the split of a file from its relative path.
 
-    A file or folder that is called just like a split decides, the innermost first: what lies in test/ is held out,
-    whatever word its title has. Else it is the word nearest to the end.
+    A file or folder whose whole name is a split decides, the innermost first: files in test/ are held out, whatever
+    words their names have. Otherwise the last word that names a split decides.
     """
     names = [part.lower() for part in (*path.parent.parts, path.stem)]
     words = re.split(r"[^a-z0-9]+", str(path).lower())
@@ -202,15 +208,15 @@ def split_of(path: Path) -> Split | None:
 
 
 def own_splits(files: Sequence[Path]) -> dict[Split, list[Path]]:
-    """Group files by the splits their names state; all are training files unless some are called that."""
+    """Group files by the splits in their names. If none is named train, all are training files."""
     root = files[0].parent if len(files) == 1 else _common_folder(files)
     named = [(split_of(file.relative_to(root)), file) for file in files]
     if len(files) == 1 or "train" not in {split for split, _ in named}:
         return {"train": list(files)}
     if nameless := [file for split, file in named if split is None]:
         raise BadData(
-            f"{root} has files for training and others, so each must say in its name to which split it "
-            f"belongs, and {nameless[0]} does not. Put train, val or test into its name, or move it away."
+            f"{root} has training files and others, so every name must state a split, and {nameless[0]} does not. Put "
+            "train, val or test into its name, or move it away."
         )
     return {split: [file for its, file in named if its == split] for split in SPLITS if split in dict(named)}
 
@@ -220,17 +226,17 @@ def _common_folder(files: Sequence[Path]) -> Path:
     return max(set.intersection(*folders), key=lambda folder: len(folder.parts))
 
 
-def _rule_of(files: Sequence[Path], source: Path, asked: Rule | None) -> Rule:
+def _rule_of(files: Sequence[Path], source: Path, asked: DocumentRule | None) -> DocumentRule:
     rows = {file.suffix in ROW_FORMATS for file in files}
     if len(rows) == 2:
         raise BadData(
-            f"{source} mixes text files with files of rows "
-            f"({', '.join(sorted({file.suffix for file in files}))}). Give --from a folder of one kind."
+            f"{source} mixes text files with files of rows ({', '.join(sorted({file.suffix for file in files}))}). "
+            "Give --from a folder of one kind."
         )
     if rows == {True}:
         return "rows"
     if asked == "rows":
-        raise UsageError(f"--documents rows was asked for, but {source} is plain text. Rows are in .jsonl or .parquet.")
+        raise UsageError(f"--documents rows does not fit: {source} is plain text. Rows are in .jsonl or .parquet.")
     if asked is not None:
         return asked
     first = next(file for file in files if file.stat().st_size)
@@ -238,7 +244,7 @@ def _rule_of(files: Sequence[Path], source: Path, asked: Rule | None) -> Rule:
         with first.open("rb") as file:
             rule = derive_rule(file.read(_SAMPLE_BYTES))
     except OSError as error:
-        raise BadData(f"{first} cannot be read: {error.strerror}. Give yourself access to it.") from error
+        raise no_access(first, error) from error
     many = len(files) >= _FILES_ARE_DOCUMENTS and list(own_splits(files)) == ["train"]
     return "files" if many and rule in {"lines", "paragraphs"} else rule
 
@@ -252,12 +258,16 @@ def _local_sources(request: Request) -> dict[Split, Source]:
 
 def _input(path: Path) -> InputFile:
     state = path.stat()
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise BadData(f"the name of {os.fsencode(path)!r} is not UTF-8. Rename the file.") from error
     return InputFile(path=str(path.absolute()), size=state.st_size, mtime_ns=state.st_mtime_ns)
 
 
 def _generator_version() -> str:
-    """Name the generator by what it tells, so that a changed grammar is another corpus."""
-    return digest([story.text for story in stories.generate(0, 100)])[:12]
+    """Identify the generator by its stories, so that a changed grammar is another corpus."""
+    return digest([story.text for story in stories.generate_stories(0, 100)])[:12]
 
 
 def _expected_bytes(source: Source, tokens: int | None) -> int | None:
@@ -267,5 +277,5 @@ def _expected_bytes(source: Source, tokens: int | None) -> int | None:
 
 
 def _limit(split: Split, tokens: int | None) -> int | None:
-    """Return after how many tokens to stop; a subset's own held-out splits are a twentieth of it."""
+    """Return after how many tokens to stop. The own held-out splits of a corpus shrink to a twentieth of the subset."""
     return None if tokens is None else tokens if split == "train" else max(1, tokens // 20)

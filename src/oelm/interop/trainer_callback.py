@@ -1,13 +1,13 @@
-"""The method's schedule and learning rates for users of the Hugging Face Trainer.
+"""A callback for the Hugging Face Trainer: the freezing schedule and learning rates of a method.
 
     model = AutoModelForSequenceClassification.from_pretrained(...)
     oelm.apply(model, "oelm-progressive:0.2-0.8")
     Trainer(model, args, ..., callbacks=[oelm.OelmCallback()]).train()
 
-The Trainer builds its optimiser, and DDP its buckets, from what trains at that moment. So layers that will train
-some day are let train while the Trainer is being set up, and frozen again before its first step; at no time is a
-step taken with them. The optimiser keeps the Trainer's own groups whenever the Trainer looks at it (to save, to
-load, to set rates); only for the moment of a step they are divided by learning-rate multiplier.
+The Trainer builds its optimiser, and DDP its buckets, from the parameters that train at that moment. So layers that
+train at some time are unfrozen while the Trainer is set up, and frozen again before its first step; no step is taken in
+between. Whenever the Trainer reads the optimiser (to save, to load, to set rates), the optimiser has the Trainer's own
+groups; they are divided by learning-rate multiplier only during a step.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 
-from oelm import surgery
 from oelm.errors import MethodError, NotCarriedOut
+from oelm.interop.own_loop import rate_multipliers
+from oelm.method.checks import ENDLESS
 from oelm.method.freeze import named_tensors
-from oelm.method.rates import multipliers
-from oelm.method.refuse import ENDLESS
+from oelm.models import apply as surgery
 
 Groups = list[dict[str, Any]]
 
 
 class OelmCallback(TrainerCallback, ExportableState):
-    """Freeze and unfreeze by the method's schedule, set layer-wise rates, prove what is frozen at every save.
+    """Freeze and unfreeze by the method's schedule, set layer-wise rates, verify frozen tensors at every save.
 
-    Give it to the Trainer when you make it. `trainer.train(resume_from_checkpoint=...)` continues where it was.
+    Pass it to the constructor of the Trainer. `trainer.train(resume_from_checkpoint=...)` continues the schedule.
     """
 
     def __init__(self) -> None:
@@ -45,19 +45,19 @@ class OelmCallback(TrainerCallback, ExportableState):
         self._groups: Groups | None = None
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Let the Trainer see everything that will train at some time."""
+        """Unfreeze everything that trains at some time, so that the Trainer's optimiser includes it."""
         del state, control
         model = _model(given)
         moving = _moving_layers(model)
         if moving and args.world_size > 1 and not args.ddp_find_unused_parameters:
             raise NotCarriedOut(
-                f"the method's schedule changes what trains in layers {moving} during training, which "
-                "DDP only follows when told. Set ddp_find_unused_parameters=True in TrainingArguments."
+                f"The method freezes and unfreezes layers {moving} during training, which DDP does not follow by "
+                "default. Set ddp_find_unused_parameters=True in TrainingArguments."
             )
         if moving and any(name.endswith(".base_layer") for name, _ in model.named_modules()):
             raise NotCarriedOut(
-                f"the method lets layers {moving} train, and PEFT freezes everything below its adapters and saves "
-                "nothing else. Take a method that keeps all of them frozen (oelm-freeze), or no adapters."
+                f"The method trains layers {moving} at some time, but PEFT freezes everything except its adapters and "
+                "saves only these. Use a method that keeps them frozen (oelm-freeze), or no adapters."
             )
         if moving:
             surgery.unfreeze(model, layers=moving)
@@ -65,13 +65,13 @@ class OelmCallback(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Freeze as the first (or the resumed) step asks, and prepare the learning rates."""
+        """Freeze for the first (or the resumed) step, and prepare the learning rates."""
         del args, control
         model = self._model = _model(given)
         if state.global_step:
             _refuse_renamed(model)
         surgery.verify_frozen(model)
-        optimizer = _torch_optimizer(given["optimizer"])
+        optimizer = surgery.torch_optimizer(given["optimizer"])
         _refuse_missing(model, optimizer)
         self._schedule = surgery.FreezeSchedule(model, state.max_steps)
         saved = _kept(state)
@@ -79,48 +79,42 @@ class OelmCallback(TrainerCallback, ExportableState):
             self._schedule.restore(state.global_step - 1, saved)
         else:
             self._schedule.restore(0, {"hashes": _after_freezing(model, self._schedule)})
-        self._factors = _factors(model)
+        factors = rate_multipliers(model)
+        self._factors = {id(each): factors[name] for name, each in named_tensors(surgery.unwrap(model)).items()}
         kept: Any = state.stateful_callbacks
         kept.setdefault(type(self).__name__, self.state())
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Freeze and unfreeze as the step asks; what is frozen for good loses its moments."""
+        """Freeze and unfreeze for the step; tensors that stay frozen lose their moments."""
         del args, control
         if self._schedule is not None and self._schedule.advance(state.global_step):
-            optimizer = _torch_optimizer(given["optimizer"])
+            optimizer = surgery.torch_optimizer(given["optimizer"])
             if self._schedule.timeline.every is None:
                 frozen = [parameter for parameter in optimizer.state if not parameter.requires_grad]
                 for parameter in frozen:
                     del optimizer.state[parameter]
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, *_: Any, **given: Any) -> None:
         """Divide the optimiser's groups by learning-rate multiplier."""
-        del args, state, control
-        if self._factors:
-            optimizer = _torch_optimizer(given["optimizer"])
+        if any(factor != 1.0 for factor in self._factors.values()):
+            optimizer = surgery.torch_optimizer(given["optimizer"])
             self._groups = optimizer.param_groups
-            optimizer.param_groups = divided(self._groups, self._factors)
+            optimizer.param_groups = divide_groups(self._groups, self._factors)
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
-    ) -> None:
-        """Give the optimiser its own groups back."""
-        del args, state, control
+    def on_optimizer_step(self, *_: Any, **given: Any) -> None:
+        """Restore the optimiser's own groups."""
         if self._groups is not None:
-            _torch_optimizer(given["optimizer"]).param_groups = self._groups
+            surgery.torch_optimizer(given["optimizer"]).param_groups = self._groups
             self._groups = None
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Prove that what is frozen has not moved."""
-        del args, state, control
+    def on_save(self, *_: Any, **given: Any) -> None:
+        """Verify that frozen tensors have not changed."""
         surgery.verify_frozen(_model(given))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Prove it once more; of the best checkpoint, if the Trainer has just loaded that, by its own hashes."""
+        """Verify frozen tensors; if the Trainer has loaded the best checkpoint, with the hashes of that one."""
         del control
         model, best = _model(given), state.best_model_checkpoint
         if args.load_best_model_at_end and best and self._schedule is not None:
@@ -129,13 +123,13 @@ class OelmCallback(TrainerCallback, ExportableState):
         surgery.verify_frozen(model)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: the hashes of what is frozen."""
+        """Return the state for a checkpoint: the hashes of the frozen tensors."""
         hashes = surgery.verify_frozen(self._model) if self._model is not None else self.hashes
         return {"args": {}, "attributes": {"hashes": hashes}}
 
 
-def divided(groups: Groups, factors: dict[int, float]) -> Groups:
-    """Divide parameter groups by the multiplier of each parameter (by id), the rate multiplied by it."""
+def divide_groups(groups: Groups, factors: dict[int, float]) -> Groups:
+    """Divide parameter groups by the multiplier of each parameter (by id), and multiply the learning rates by it."""
     result = []
     for group in groups:
         members: dict[float, list[nn.Parameter]] = {}
@@ -147,37 +141,37 @@ def divided(groups: Groups, factors: dict[int, float]) -> Groups:
 
 def _model(given: dict[str, Any]) -> nn.Module:
     model: nn.Module = given["model"]
-    if surgery.applied(model) is None:
+    if surgery.find_applied(model) is None:
         raise MethodError(
-            f"OelmCallback was given to a Trainer whose {type(model).__name__} has no method on it. Call "
-            "oelm.apply(model, method) before making the Trainer, or load it with oelm.load."
+            f"OelmCallback needs a model with a method, but none has been applied to this {type(model).__name__}. Call "
+            "oelm.apply(model, method) before you create the Trainer, or load the model with oelm.load."
         )
     return model
 
 
 def _kept(state: TrainerState) -> dict[str, Any] | None:
-    """Return what a Trainer's state keeps of the callback, if it has any."""
-    callbacks: Any = state.stateful_callbacks  # a list before a Trainer has seen it, a dict of states after that
+    """Return the saved state of the callback from a Trainer's state, or None."""
+    callbacks: Any = state.stateful_callbacks  # a list in a new state, a dict of states once a Trainer has used it
     hashes = callbacks.get(OelmCallback.__name__, {}).get("attributes", {}).get("hashes")
     return {"hashes": hashes} if hashes else None
 
 
 def _refuse_renamed(model: nn.Module) -> None:
-    """Refuse models whose checkpoints name tensors otherwise: the Trainer loads none of these when it resumes."""
-    inner: Any = surgery.unwrapped(model)
+    """Refuse models whose tensors have other names in checkpoints, because the Trainer does not load these."""
+    inner: Any = surgery.unwrap(model)
     if not isinstance(inner, PreTrainedModel):
         return
     own = inner.state_dict()
     if lost := sorted(own.keys() - revert_weight_conversion(inner, dict(own)).keys()):
         raise NotCarriedOut(
-            f"the Trainer does not load all that it has saved of a {type(inner).__name__}: {len(lost)} tensors have "
-            f"other names in the checkpoint (the first: {lost[0]}), and would begin anew. Load the checkpoint with "
-            "oelm.load and train it as a new run."
+            f"The Trainer cannot resume a {type(inner).__name__}: {len(lost)} tensors have other names in the "
+            f"checkpoint (the first: {lost[0]}) and would not be loaded. Load the checkpoint with oelm.load and train "
+            "it as a new run."
         )
 
 
 def _moving_layers(model: nn.Module) -> tuple[int, ...]:
-    """Return the layers that are frozen at some time and train at another."""
+    """Return the layers that are frozen at one time and train at another."""
     timeline = surgery.timeline_of(model, ENDLESS)
     if timeline.every:
         return tuple(sorted(timeline.frozen_by_method))
@@ -196,25 +190,7 @@ def _refuse_missing(model: nn.Module, optimizer: Optimizer) -> None:
     ]
     if missing:
         raise MethodError(
-            f"{len(missing)} tensors train at some time and are not in the Trainer's optimiser (the first: "
-            f"{missing[0]}). Pass the callback when making the Trainer, Trainer(model=..., callbacks=[...]), and "
-            "let the Trainer build the optimiser after that; what model_init makes must end with oelm.unfreeze(model)."
+            f"{len(missing)} tensors train at some time, but are not in the Trainer's optimiser (the first: "
+            f"{missing[0]}). Pass the callback to the constructor, Trainer(model=..., callbacks=[...]), and let the "
+            "Trainer build the optimiser; a model_init function must end with oelm.unfreeze(model)."
         )
-
-
-def _factors(model: nn.Module) -> dict[int, float]:
-    """Return the multiplier of each parameter that has one other than 1, by id."""
-    inner = surgery.unwrapped(model)
-    state = surgery.applied(inner)
-    if state is None:
-        return {}
-    tensors = named_tensors(inner)
-    factors = multipliers(tensors, surgery.projections_in_reach(inner), state.method.rates)
-    return {id(tensors[name]): factor for name, factor in factors.items() if factor != 1.0}
-
-
-def _torch_optimizer(optimizer: Any) -> Optimizer:
-    """Return the optimiser inside accelerate's."""
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer  # type: ignore[no-any-return]

@@ -1,1 +1,1 @@
-"""The method: what is drawn into Q and K, what is frozen, and when."""
+"""Apply a method: draw Q and K, freeze them, and repair the logits."""

@@ -1,13 +1,13 @@
-"""Repairs: small modules that change the Q/K logits, off by default and free for any arm.
+"""Repairs: small modules that change the Q/K logits, off by default and allowed on any arm.
 
-What is linear in the input is folded into the weight of its projection before the product is taken: a step then
-costs at most what one with trained Q/K costs, whichever of these repairs are on. The others act on queries and keys
-per head before the logits are taken, the two that need no more than that (key shift, temperature) after positions
-are in, so that the same module serves our GPT and a foreign model's attention function.
+Repairs that are linear in the input are folded into the weight of their projection before the product, so that a step
+costs at most as much as one with trained Q/K. The others act on the queries and keys of each head before the logits.
+Key shift and temperature act after positions are applied, so that the same module serves our GPT and the attention
+functions of Hugging Face models.
 
-Trained values are kept as departures from doing nothing. So they start at zero, two arms start from the same
-function, and weight decay pulls a repair towards no repair. The one exception is drawn: the inner factor of a
-low-rank residual, which would otherwise have no gradient.
+Trained values are stored as differences from having no effect. So they start at zero, two arms start from the same
+function, and weight decay pulls a repair towards no effect. The one exception is the inner factor of a low-rank
+residual: it is drawn, because it would otherwise have no gradient.
 """
 
 from __future__ import annotations
@@ -20,40 +20,39 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.errors import BadShape
-from oelm.method.orthogonal import stream
-from oelm.spec.repair import RepairSpec, heads_of
+from oelm.spec.method import RepairSpec, heads_of
+from oelm.spec.seeds import stream
 
 _SMALLEST_SQUARE = 1e-6
-"""Of a normalised vector, on average over its entries: a vector of zeros stays one."""
+"""Lower bound of the mean square of a vector that is normalised, so that a vector of zeros stays zero."""
 
 
 class Repair(nn.Module):
-    """What all repairs are, so that their parameters can be told from the model's own."""
+    """The base of all repairs, which distinguishes their parameters from the model's own."""
 
 
 def num_repair_parameters(model: nn.Module) -> int:
-    """Count the scalars that the repairs of a model train."""
+    """Count the parameters of a model's repairs."""
     repairs = (module for module in model.modules() if isinstance(module, Repair))
     return sum(parameter.numel() for repair in repairs for parameter in repair.parameters(recurse=False))
 
 
 def draw_repairs(model: nn.Module, seed: int) -> None:
-    """Draw what does not start at zero, each from a stream of its own, so that no other draw is shifted by it."""
+    """Draw the repairs that do not start at zero, each from a stream of its own, so that no other draw changes."""
     for name, module in model.named_modules():
-        if isinstance(module, Fold):
+        if isinstance(module, FoldedRepair):
             module.draw(stream(seed, "repair", name))
 
 
 def keys_before(keys_BHTK: Tensor) -> Tensor:
-    """Return at each position the key of the token before; position 0 has none before it and keeps its own."""
+    """Return at each position the key of the previous token; position 0 keeps its own."""
     return torch.cat((keys_BHTK[:, :, :1], keys_BHTK[:, :, :-1]), dim=2)
 
 
 class KeyShift(Repair):
-    """Let the first share of the heads read, at each position, the key of the token before.
+    """Let a share of the heads, the first ones, read at each position the key of the previous token.
 
-    Give it the keys of all tokens so far: with a key/value cache that is the cached, unshifted keys with the new ones
-    appended.
+    The input is the unshifted keys of all tokens so far, so with a key/value cache the cached keys and the new ones.
     """
 
     def __init__(self, share: float, num_heads: int) -> None:
@@ -67,7 +66,7 @@ class KeyShift(Repair):
 
 
 class _Shift(torch.autograd.Function):
-    """Shift the first heads by one position, with two copies where autograd takes eight."""
+    """Shift the first heads by one position, with two copies where autograd would make eight."""
 
     @staticmethod
     def forward(ctx: Any, keys_BHTK: Tensor, heads: int) -> Tensor:
@@ -79,7 +78,7 @@ class _Shift(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient; the first key is read twice and the last one by no shifted head."""
+        """Return the gradient: shifted heads read the first key twice and the last one never."""
         shifted = grads[0][:, : ctx.heads]
         grad = grads[0].clone()
         grad[:, : ctx.heads, :-1] = shifted[:, :, 1:]
@@ -89,10 +88,10 @@ class _Shift(torch.autograd.Function):
 
 
 class KeyMix(Repair):
-    """Mix each key with the one before: k_t + m_h (k_(t-1) - k_t), with a trained m_h per head.
+    """Mix each key with the previous one: k_t + m_h (k_(t-1) - k_t), with a trained m_h per head.
 
-    m = 0 is the key itself, m = 1 the shifted key; nothing keeps m between them, so that a head may also read how a
-    key differs from the one before. Like a shift, it wants the unmixed keys of all tokens so far.
+    m = 0 is the key itself and m = 1 the shifted key. m is not limited to that range, so that a head may also read the
+    difference between a key and the previous one. As for a shift, the input is the unmixed keys of all tokens so far.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -119,8 +118,8 @@ class Temperature(Repair):
 class QueryBias(Repair):
     """Add a trained vector u_h to each head's queries: (q + u_h) . k = q . k + u_h . k.
 
-    The second term prefers some keys whatever the query is, which no frozen map can learn. A bias of the keys would add
-    the same number to all logits of a query and change nothing.
+    The second term prefers some keys whatever the query is, which a frozen map cannot learn. A bias of the keys would
+    add the same number to all logits of a query and change nothing.
     """
 
     def __init__(self, num_heads: int, head_size: int) -> None:
@@ -135,26 +134,26 @@ class QueryBias(Repair):
 class QKNorm(Repair):
     """Give each head's query or key the norm sqrt(K), that of an orthogonal projection of a normalised input.
 
-    By itself it would bound the logits at sqrt(K); the temperature that goes with it lets a head become sharper.
+    This bounds the logits at sqrt(K); the temperature that belongs to it lets a head become sharper.
     """
 
     def forward(self, x_BHTK: Tensor) -> Tensor:
-        """Return the vectors at their new length."""
+        """Return the normalised vectors."""
         return F.rms_norm(x_BHTK, x_BHTK.shape[-1:], eps=_SMALLEST_SQUARE).to(x_BHTK.dtype)
 
 
 class PositionBias(Repair):
-    """Add to each head's logits a trained bias that depends on the distance alone."""
+    """Add to each head's logits a trained bias that depends only on the distance."""
 
     def __init__(self, num_heads: int, context: int) -> None:
         super().__init__()
         self.bias_HT = nn.Parameter(torch.zeros(num_heads, context))
 
     def forward(self, new: int, seen: int) -> Tensor:
-        """Return what is added to the logits of the last `new` of `seen` tokens: minus infinity for later tokens.
+        """Return the bias for the logits of the last `new` of `seen` tokens: minus infinity for later tokens.
 
-        Row i of a Toeplitz matrix is a window of one vector, (..., b_1, b_0, -inf, ...), that starts a place earlier
-        in each row: cheaper to read than to gather, forward and backward.
+        Each row of this Toeplitz matrix is a window of one vector, (..., b_1, b_0, -inf, ...), and starts one place
+        earlier than the row above. Reading windows is cheaper than gathering, forward and backward.
         """
         _refuse_longer(seen, self.bias_HT.shape[1])
         later_HT = self.bias_HT.new_full((self.bias_HT.shape[0], new - 1), -torch.inf)
@@ -163,7 +162,7 @@ class PositionBias(Repair):
 
 
 class SignedPositionBias(Repair):
-    """Add a trained bias by distance where tokens also see their successors: one table for both directions."""
+    """Add a trained bias by distance if tokens also see later ones: one table for both directions."""
 
     def __init__(self, num_heads: int, context: int) -> None:
         super().__init__()
@@ -171,7 +170,7 @@ class SignedPositionBias(Repair):
         self.context = context
 
     def forward(self, new: int, seen: int) -> Tensor:
-        """Return what is added to the logits of the last `new` of `seen` tokens; all of them may be seen."""
+        """Return the bias for the logits of the last `new` of `seen` tokens, all of which are visible."""
         _refuse_longer(seen, self.context)
         # Entry `context` - 1 + d is the bias of keys d tokens back; rows are windows, as in PositionBias.
         nearest = self.context - new
@@ -180,10 +179,10 @@ class SignedPositionBias(Repair):
 
 
 class _Waves(torch.autograd.Function):
-    """Position features of given amplitudes and frequencies, with their gradients written out.
+    """Position features of given amplitudes and frequencies, with explicit gradients.
 
-    Autograd would take three times as many operations for the same, a tenth of what slices save. With the angle
-    a = w i, the two halves of a query or key have dx_1/da = -x_2 and dx_2/da = x_1.
+    Autograd would need three times as many operations, which costs a tenth of what slices save. With the angle a = w i,
+    the two halves of a query or key have dx_1/da = -x_2 and dx_2/da = x_1.
     """
 
     @staticmethod
@@ -191,7 +190,7 @@ class _Waves(torch.autograd.Function):
         ctx: Any, cosine_HM: Tensor, sine_HM: Tensor, frequency_GM: Tensor, new: int, seen: int
     ) -> tuple[Tensor, Tensor]:
         """Return the features of queries (H, new, 2M) and keys (G, seen, 2M)."""
-        # Angles grow with the position: in float32 their last bits would be worth 1e-5 of a logit by position 300.
+        # Angles grow with the position: in float32, rounding would change logits by 1e-5 at position 300.
         positions_T = torch.arange(seen, device=cosine_HM.device, dtype=torch.float64)
         turns_GTM = positions_T[:, None] * (frequency_GM / (2 * torch.pi))[:, None]
         kind = torch.promote_types(cosine_HM.dtype, torch.float32)
@@ -245,9 +244,9 @@ class PositionFeatures(Repair):
         k(j) = [cos(w_m j)]_m, [sin(w_m j)]_m
         q(i) . k(j) = sum_m  c_m cos(w_m (i - j)) + s_m sin(w_m (i - j))
 
-    A bias by distance, but with no mask, so that fused attention kernels and key caches work as they are. Amplitudes
-    start at zero. Frequencies start geometric from pi down to 2 pi / context; their trained logarithmic departures
-    start at zero. Query heads that share a key head share its frequencies.
+    This is a bias by distance without a mask, so that fused attention kernels and key caches work unchanged. Amplitudes
+    start at zero. Frequencies start as a geometric series from pi down to 2 pi / context; what is trained is the
+    logarithm of their ratio to it, zero at the start. Query heads that share a key head share its frequencies.
     """
 
     def __init__(self, num_heads: int, num_key_heads: int, num_frequencies: int, context: int) -> None:
@@ -258,9 +257,9 @@ class PositionFeatures(Repair):
         self.log_frequency_GM = _zeros(num_key_heads, num_frequencies)
 
     def forward(self, new: int, seen: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return the query features of the last `new` of `seen` tokens (H, new, 2M) and all keys' (G, seen, 2M).
+        """Return the query features of the last `new` of `seen` tokens (H, new, 2M) and all key features (G, seen, 2M).
 
-        `scale` is the factor on the dot product that they will be part of; the logits of features have none.
+        `scale` is the factor that attention applies to the dot product; it is divided out of the features.
         """
         features: tuple[Tensor, Tensor] = _Waves.apply(  # type: ignore[no-untyped-call]
             self.cosine_HM / scale, self.sine_HM / scale, self.frequencies(), new, seen
@@ -280,16 +279,16 @@ class _Append(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, content_BHTK: Tensor, features_HTF: Tensor) -> Tensor:
-        """Return both, side by side."""
+        """Return content and features, concatenated."""
         ctx.content_size, ctx.kind = content_BHTK.shape[-1], features_HTF.dtype
         features_BHTF = features_HTF.to(content_BHTK.dtype).expand(content_BHTK.shape[0], -1, -1, -1)
         return torch.cat((content_BHTK, features_BHTF), dim=-1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradient of both; that of the features is the sum over the batch."""
+        """Return both gradients; that of the features is the sum over the batch."""
         content_BHTK, features_BHTF = grads[0][..., : ctx.content_size], grads[0][..., ctx.content_size :]
-        # One by one: a sum over the first dimension of a slice takes eight times as long on a CPU.
+        # One by one, because a sum over the first dimension of a slice takes eight times as long on a CPU.
         total_HTF = features_BHTF[0].to(ctx.kind)
         for each_HTF in features_BHTF[1:]:
             total_HTF = total_HTF + each_HTF
@@ -302,11 +301,11 @@ def append_features(content_BHTK: Tensor, features_HTF: Tensor) -> Tensor:
     return joined
 
 
-class Fold(Repair):
+class FoldedRepair(Repair):
     """Fold trained parts into the weight of a projection: C_h (W_h + B_h A) diag(d) for each head h.
 
-    C (the core), B, A (the low-rank residual) and d (the diagonal) are there or not. The frozen weight stays what it
-    is; what the input is multiplied by is made anew from it at each step.
+    C (the core), B, A (the low-rank residual) and d (the diagonal) are each optional. The frozen weight does not
+    change; the weight that multiplies the input is computed from it at each step.
     """
 
     def __init__(self, num_heads: int, weight_CI: Tensor, *, core: bool, diagonal: bool, rank: int) -> None:
@@ -319,21 +318,21 @@ class Fold(Repair):
         self.inner_RI = _zeros(rank, input_size) if rank else None
 
     @classmethod
-    def of(cls, repair: RepairSpec, num_heads: int, weight_CI: Tensor, *, core: bool) -> Fold | None:
-        """Return what a spec asks for on one projection, or None where that is nothing."""
+    def of(cls, repair: RepairSpec, num_heads: int, weight_CI: Tensor, *, core: bool) -> FoldedRepair | None:
+        """Return the folded repairs of a spec for one projection, or None if there are none."""
         if not (core or repair.diagonal or repair.low_rank):
             return None
         return cls(num_heads, weight_CI, core=core, diagonal=repair.diagonal, rank=repair.low_rank)
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> None:
-        """Draw the inner factor of the residual, its rows about as long as orthonormal ones; the outer one is zero."""
+        """Draw the inner factor of the residual, with rows of norm about one; the outer factor is zero."""
         if self.inner_RI is not None:
             rank, input_size = self.inner_RI.shape
             self.inner_RI.copy_(torch.randn(rank, input_size, generator=generator) / input_size**0.5)
 
     def around(self, x_BTI: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the same output for a projection that `read` takes without a product: thin products around it."""
+        """Return the output of a projection that `read` computes without a matrix product, using only thin products."""
         kind = x_BTI.dtype
         if self.diagonal_I is not None:
             x_BTI = x_BTI * (1 + self.diagonal_I).to(kind)
@@ -347,7 +346,7 @@ class Fold(Repair):
 
     def forward(self, weight_CI: Tensor) -> Tensor:
         """Return the weight that the input is multiplied by."""
-        kind = weight_CI.dtype  # a model may be in half precision; what is trained beside it is not
+        kind = weight_CI.dtype  # the model may be in half precision; repairs are not
         if self.outer_CR is not None and self.inner_RI is not None:
             weight_CI = weight_CI + (self.outer_CR @ self.inner_RI).to(kind)
         if self.core_HKK is not None:
@@ -361,8 +360,8 @@ class Fold(Repair):
 def _refuse_longer(seen: int, context: int) -> None:
     if seen > context:
         raise BadShape(
-            f"{seen} tokens were given to a position bias that has a table of {context} distances. Shorten the input, "
-            "or use position_features, which have no table."
+            f"The position bias has {context} distances, but the input has {seen} tokens. Shorten the input, or use "
+            "position_features, which have no limit."
         )
 
 

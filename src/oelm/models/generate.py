@@ -1,4 +1,4 @@
-"""Text from our GPT, token by token, with a key/value cache."""
+"""Generate text with our GPT, token by token, with a key/value cache."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from oelm.errors import UsageError
-from oelm.method.orthogonal import stream
 from oelm.models.gpt import GPT
+from oelm.spec.seeds import stream
 
 
 @torch.no_grad()
-def generate(
+def generate_tokens(
     model: GPT,
     prompt: list[int],
     *,
@@ -24,13 +24,12 @@ def generate(
     seed: int = 0,
     stop: int | None = None,
 ) -> Iterator[int]:
-    """Yield new tokens one by one; temperature 0 takes the likeliest.
+    """Yield new tokens one by one; temperature 0 takes the most likely token.
 
-    When the context is full, the last half of the text becomes the new past: positions are learned for that many
-    tokens and no more.
+    When the context is full, generation continues from the last half of it, because positions end with the context.
     """
     if not prompt:
-        raise UsageError("generation needs at least one token to start from; give a prompt, or the end-of-text token.")
+        raise UsageError("Generation needs at least one token to start from. Give a prompt, or the end-of-text token.")
     was_training = model.training
     model.eval()
     generator = stream(seed, "generate")
@@ -44,7 +43,7 @@ def generate(
                 fresh, cache = seen, model.empty_cache()
             hidden = model.hidden(torch.tensor([fresh], device=device), cache)[0, -1]
             logits_V = (hidden @ model.token_embedding.weight.T).float().cpu()
-            token = choose(logits_V, temperature, top_k, top_p, generator)
+            token = choose_token(logits_V, temperature, top_k, top_p, generator)
             yield token
             if token == stop:
                 return
@@ -54,14 +53,14 @@ def generate(
         model.train(was_training)
 
 
-def choose(
+def choose_token(
     logits_V: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator
 ) -> int:
-    """Draw a token from the logits, restricted to the k likeliest and to the smallest set of mass p."""
+    """Draw a token, restricted to the k most likely ones and to the smallest set with total probability p."""
     if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
         raise UsageError(
-            f"temperature={temperature}, top_k={top_k}, top_p={top_p}: they must be at least 0, at least "
-            "1, and above 0 up to 1."
+            f"temperature={temperature}, top_k={top_k} and top_p={top_p} were given, but temperature must be at least "
+            "0, top_k at least 1, and top_p above 0 and at most 1."
         )
     if temperature == 0:
         return int(logits_V.argmax())
@@ -70,6 +69,6 @@ def choose(
         scaled = scaled[:top_k]
     probabilities = scaled.softmax(-1)
     if top_p is not None:
-        # Keep every token before which less than p is gathered: always at least one.
+        # Keep a token if those before it have less than p in total; the first one is always kept.
         probabilities = probabilities.where(probabilities.cumsum(-1) - probabilities < top_p, 0.0)
     return int(order[torch.multinomial(probabilities, 1, generator=generator)])

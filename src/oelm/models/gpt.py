@@ -1,8 +1,8 @@
 """Our GPT, in one readable file.
 
-Pre-norm blocks, exact GELU, tied embeddings, no biases in attention, every matrix N(0, 0.02) unless
-`GPTSpec.initial_deviation` says otherwise. Each parameter is drawn from a stream named after it, so that two
-models which differ in one place agree everywhere else.
+Pre-norm blocks, exact GELU, tied embeddings, no biases in attention. Every matrix is drawn from N(0, 0.02) unless
+`GPTSpec.initial_deviation` changes it. Each parameter has its own random stream, named after the parameter, so two
+models that differ in one place agree everywhere else.
 
 Axes: B batch, T time, H heads, G key heads, K Q/K head size, D model size, V vocabulary.
 """
@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.errors import BadShape, InvalidSpec
-from oelm.method.orthogonal import stream
 from oelm.method.repair import (
-    Fold,
+    FoldedRepair,
     KeyMix,
     KeyShift,
     PositionBias,
@@ -29,18 +28,17 @@ from oelm.method.repair import (
     Temperature,
     append_features,
 )
-from oelm.models.gelu import gelu_linear
-from oelm.models.half import as_computed, attend
+from oelm.models.linear import attend, cast_for_product, gelu_linear, is_sliced
 from oelm.models.loss import chunked_cross_entropy
-from oelm.models.sliced import is_sliced
 from oelm.spec.model import GPTSpec
+from oelm.spec.seeds import stream
 
 LayerCache = dict[str, Tensor]
-"""Keys (as attention reads them but neither shifted nor mixed) and values of the tokens so far."""
+"""Keys (with positions, but before key shift and key mix) and values of the tokens so far."""
 
 
 def rotate(x_BHTK: Tensor, first_position: int) -> Tensor:
-    """Turn each pair of coordinates (i, i + K/2) by its position times 10000^(-2i/K)."""
+    """Rotate each pair of coordinates (i, i + K/2) by the position times 10000^(-2i/K)."""
     length, size = x_BHTK.shape[-2:]
     device = x_BHTK.device
     rates_K = 10000.0 ** (-torch.arange(0, size, 2, device=device, dtype=torch.float32) / size)
@@ -52,7 +50,7 @@ def rotate(x_BHTK: Tensor, first_position: int) -> Tensor:
 
 
 def _rotate_from(head: int, x_BHTK: Tensor, first_position: int) -> Tensor:
-    """Turn the heads from one on, and leave those before it as they are."""
+    """Rotate the heads from number `head` on; the heads before it stay as they are."""
     if head == 0:
         return rotate(x_BHTK, first_position)
     return torch.cat((x_BHTK[:, :head], rotate(x_BHTK[:, head:], first_position)), dim=1)
@@ -63,8 +61,8 @@ def split_heads(x_BTC: Tensor, heads: int) -> Tensor:
     return x_BTC.view(*x_BTC.shape[:2], heads, -1).transpose(1, 2)
 
 
-def _folded(x_BTD: Tensor, linear: nn.Module | None, fold: Fold | None) -> Tensor:
-    """Apply a projection that is there, through the weight that its repairs make of its own."""
+def _project(x_BTD: Tensor, linear: nn.Module | None, fold: FoldedRepair | None) -> Tensor:
+    """Apply a projection, with its repairs folded into the weight."""
     dense = cast("nn.Linear", linear)
     if fold is None:
         return cast("Tensor", dense(x_BTD))
@@ -81,8 +79,8 @@ class Attention(nn.Module):
         self.k: nn.Linear | None = nn.Linear(spec.model_dim, spec.key_heads * spec.qk_size, bias=False)
         self.v = nn.Linear(spec.model_dim, spec.key_heads * spec.head_size, bias=False)
         self.o = nn.Linear(spec.num_heads * spec.head_size, spec.model_dim, bias=False)
-        self.query_fold: Fold | None = None
-        self.key_fold: Fold | None = None
+        self.query_fold: FoldedRepair | None = None
+        self.key_fold: FoldedRepair | None = None
         self.query_bias: QueryBias | None = None
         self.qk_norm: QKNorm | None = None
         self.key_shift: KeyShift | None = None
@@ -92,10 +90,10 @@ class Attention(nn.Module):
         self.position_features: PositionFeatures | None = None
         self.content_size = spec.qk_size
         self.unrotated_key_heads = 0
-        """How many key heads, the first ones, compare content without rotary positions."""
+        """Number of key heads, counted from the first, that compare content without rotary positions."""
 
     def narrow(self, content_size: int) -> None:
-        """Keep the first coordinates of each head's queries and keys; position features replace the others."""
+        """Keep the first coordinates of each head in Q and K; position features replace the others."""
         self.content_size = content_size
         for role, heads in (("q", self.spec.num_heads), ("k", self.spec.key_heads)):
             dense: nn.Linear = getattr(self, role)
@@ -106,7 +104,7 @@ class Attention(nn.Module):
 
     @property
     def has_logits(self) -> bool:
-        """Whether tokens differ in how much attention they get: by content, by position, or both."""
+        """Whether attention depends on content or position; otherwise it is uniform."""
         return any(each is not None for each in (self.q, self.position_features, self.position_bias))
 
     @property
@@ -115,7 +113,7 @@ class Attention(nn.Module):
         return float(self.content_size) ** -0.5 if self.content_size else 1.0
 
     def forward(self, x_BTD: Tensor, cache: LayerCache | None = None) -> Tensor:
-        """Mix the values of the past into each token."""
+        """Return for each token a mixture of the values up to it."""
         values = self._remember(cache, "values", split_heads(self.v(x_BTD), self.spec.key_heads))
         if self.has_logits:
             mixed_BHTK = self._attend(*self.queries_and_keys(x_BTD, cache), values)
@@ -124,17 +122,17 @@ class Attention(nn.Module):
         return self.o(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries and keys of each token, positions apart."""
-        queries = split_heads(_folded(x_BTD, self.q, self.query_fold), self.spec.num_heads)
-        keys = split_heads(_folded(x_BTD, self.k, self.key_fold), self.spec.key_heads)
+        """Return the queries and keys of each token, without positions."""
+        queries = split_heads(_project(x_BTD, self.q, self.query_fold), self.spec.num_heads)
+        keys = split_heads(_project(x_BTD, self.k, self.key_fold), self.spec.key_heads)
         if self.query_bias is not None:
             queries = self.query_bias(queries)
         return (queries, keys) if self.qk_norm is None else (self.qk_norm(queries), self.qk_norm(keys))
 
     def queries_and_keys(self, x_BTD: Tensor, cache: LayerCache | None = None) -> tuple[Tensor, Tensor]:
-        """Return queries of the new tokens and keys of all tokens, as the logits are taken from them.
+        """Return queries of the new tokens and keys of all tokens, ready for the dot product.
 
-        A cache holds the values of all tokens already.
+        A cache must already contain the values of all tokens.
         """
         batch, new = x_BTD.shape[:2]
         seen = cache["values"].shape[2] if cache else new
@@ -169,9 +167,9 @@ class Attention(nn.Module):
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         new, seen = queries.shape[2], keys.shape[2]
         mask = None
-        if self.position_bias is not None:  # which hides successors, too
+        if self.position_bias is not None:  # it also masks later tokens
             mask = self.position_bias(new, seen).to(queries.dtype)
-        elif 1 < new < seen:  # several new tokens after a past: none of them may see its successors
+        elif 1 < new < seen:  # several new tokens after cached ones: none of them may see later tokens
             mask = torch.ones(new, seen, dtype=torch.bool, device=queries.device).tril(seen - new)
         return self._attend_plainly(queries, keys, values, mask)
 
@@ -189,7 +187,7 @@ class Attention(nn.Module):
 
     def _average(self, values_BGTK: Tensor, new: int) -> Tensor:
         if self.training and self.spec.dropout:
-            # All other methods drop attention weights, so this one must: no queries and no keys give equal weights.
+            # Dropout acts on attention weights in all methods: zero queries and keys give equal weights to drop.
             keys_BGTK = torch.zeros_like(values_BGTK)
             queries_BHTK = keys_BGTK.repeat_interleave(self.spec.num_heads // self.spec.key_heads, dim=1)
             return self._attend_plainly(queries_BHTK, keys_BGTK, values_BGTK, None)[:, :, -new:]
@@ -216,7 +214,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Transform each token by itself."""
+        """Transform each token separately."""
         before = self.up(x_BTD)
         if self.training and self.dropout.p:
             return self.down(self.dropout(F.gelu(before)))  # type: ignore[no-any-return]
@@ -224,7 +222,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to what it read."""
+    """Attention and feed-forward with residual connections."""
 
     def __init__(self, spec: GPTSpec) -> None:
         super().__init__()
@@ -236,8 +234,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, x_BTD: Tensor, cache: LayerCache | None = None) -> Tensor:
-        """Refine each token by its past and by itself."""
-        x_BTD = x_BTD + self.dropout(self.attention(as_computed(self.attention_norm(x_BTD)), cache))
+        """Apply attention, then the feed-forward map."""
+        x_BTD = x_BTD + self.dropout(self.attention(cast_for_product(self.attention_norm(x_BTD)), cache))
         refined_BTD: Tensor = x_BTD + self.dropout(self.ffn(self.ffn_norm(x_BTD)))
         return refined_BTD
 
@@ -249,8 +247,8 @@ class GPT(nn.Module):
         super().__init__()
         if spec.vocab_size is None:
             raise InvalidSpec(
-                "a GPT needs a vocabulary: model.vocab_size is None, which stands for that of the data. "
-                "Give a number, or build the model through a run."
+                "A GPT needs a vocabulary, but model.vocab_size is None (that of the data). "
+                "Set it, or build the model in a run."
             )
         self.spec = spec
         with torch.device(device):
@@ -267,7 +265,7 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:
-        """Draw every parameter from its own stream, so that it depends on its name and on nothing else."""
+        """Draw every parameter from its own stream, so that it depends only on the seed and its name."""
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 own = stream(seed, "model", name)
@@ -278,23 +276,23 @@ class GPT(nn.Module):
                 parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
 
     def _deviation(self, name: str, parameter: Tensor) -> float:
-        """Return the standard deviation that a matrix is drawn with.
+        """Return the standard deviation of a matrix's initial weights.
 
-        By the rule "width" each of D inputs of about unit size adds a variance of 1/D, so that queries, keys, values,
-        hidden units and the logits of the tied head have about unit size at every width; the 2 L outputs that are
-        added to the residual stream share one unit of variance.
+        With the rule "width", each of D inputs of about unit size adds a variance of 1/D, so queries, keys, values,
+        hidden units and the logits of the tied head have about unit size at every width. The 2 L outputs that are added
+        to the residual stream share one unit of variance.
         """
         rule = self.spec.initial_deviation
         if rule != "width":
             return rule
-        deviation = 1 / math.sqrt(parameter.shape[-1])  # of an embedding: the width as well
+        deviation = 1 / math.sqrt(parameter.shape[-1])  # the last axis of an embedding is the width, too
         is_added = name.endswith(("attention.o.weight", "ffn.down.weight"))
         return deviation / math.sqrt(2 * self.spec.num_layers) if is_added else deviation
 
     def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, *, lengths_B: Tensor | None = None) -> Tensor:
-        """Return the mean loss against `targets`, or logits where there are none.
+        """Return the mean loss against `targets`; without targets, the logits of every next token.
 
-        With the lengths of the texts these are of their labels, else of every next token.
+        With the lengths of the texts, return the logits of their labels.
         """
         if lengths_B is not None:
             return self._classify(ids_BT, lengths_B)
@@ -304,15 +302,15 @@ class GPT(nn.Module):
         return chunked_cross_entropy(hidden_BTD, self.token_embedding.weight, targets_BT)
 
     def _classify(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """Return the logits of the labels. Texts are padded at their end, where causal attention does not look."""
+        """Return the logits of the labels. Padding follows the text, so causal attention never sees it."""
         if self.classifier is None:
-            raise InvalidSpec("this GPT has no classification head; build it with model.labels.")
+            raise InvalidSpec("This GPT has no classification head. Build it with model.labels.")
         hidden_BTD = self.hidden(ids_BT)
         last_BD = hidden_BTD[torch.arange(len(lengths_B), device=ids_BT.device), lengths_B - 1]
         return self.classifier(last_BD)  # type: ignore[no-any-return]
 
     def hidden(self, ids_BT: Tensor, cache: list[LayerCache] | None = None) -> Tensor:
-        """Return the last hidden states. A cache holds the past of `ids` and is brought up to date."""
+        """Return the last hidden states. A cache has the keys and values of earlier tokens and is updated."""
         past = cache[0]["values"].shape[2] if cache and cache[0] else 0
         length = ids_BT.shape[1]
         if past + length > self.spec.context and self._is_bound_to_context:
@@ -330,10 +328,10 @@ class GPT(nn.Module):
 
     @property
     def _is_bound_to_context(self) -> bool:
-        """Whether positions are looked up in a table, which ends with the context."""
+        """Whether positions come from a table with `context` entries."""
         attention = cast("Block", self.blocks[0]).attention
         return self.position_embedding is not None or attention.position_bias is not None
 
     def empty_cache(self) -> list[LayerCache]:
-        """Return the cache of no tokens."""
+        """Return a cache without tokens."""
         return [{} for _ in self.blocks]

@@ -1,9 +1,9 @@
-"""Cross-entropy of a large vocabulary that never holds all logits.
+"""Cross-entropy over a large vocabulary without storing all logits.
 
-The logits of a whole batch are often the largest tensor of a training step (B T x V). Here a chunk of rows at a
-time is projected, turned into its loss and, if a gradient is wanted, into the gradients of the hidden states and
-of the vocabulary matrix, while the chunk is still at hand. The backward pass then only scales them: the work is
-that of the plain computation, the memory that of one chunk.
+The logits of a whole batch are often the largest tensor of a training step (B T x V). Here one chunk of rows at a time
+is projected and turned into its loss and, if needed, into the gradients of the hidden states and of the vocabulary
+matrix. The backward pass only scales these gradients. So the work is that of the plain computation, and the memory is
+that of one chunk.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oelm.models.half import HALF, as_computed
+from oelm.models.linear import HALF, cast_for_product
 
 CHUNK_BYTES = 64 * 2**20
-"""About this much memory for a chunk of logits: large enough for full speed of the matrix product."""
-
-
+"""Approximate size of a chunk of logits: large enough for full speed of the matrix product."""
 CACHED_ROWS = 32
-"""Rows of logits in float32 that fit the caches of a core together: 6 MB of GPT-2's vocabulary."""
+"""Rows of float32 logits that fit into the caches of a core: 6 MB for GPT-2's vocabulary."""
 CACHED_PRODUCT = 4096
-"""Rows of the vocabulary matrix whose gradient fits them, in half precision."""
+"""Rows of the vocabulary matrix whose half-precision gradient fits into the caches."""
 SMALLEST = 1e-30
-"""Of a smaller probability a float32 knows too little to take its logarithm."""
+"""The logarithm of a smaller float32 probability is too inaccurate."""
 
 
 def chunk_slices(rows: int, weight_VD: Tensor) -> Iterator[slice]:
@@ -39,12 +37,12 @@ def chunk_slices(rows: int, weight_VD: Tensor) -> Iterator[slice]:
 def _chunks(
     hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, divisor: float | None = None
 ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    """Yield chunks of rows, their losses (C,) and, with a divisor, the gradients of their logits by it, (V, C)."""
+    """Yield chunks of rows, their losses (C,) and, with a divisor, the gradients of their logits over it, (V, C)."""
     chunk = _half_chunk if weight_VD.dtype in HALF else _full_chunk
     block = weight_VD.new_empty(0)
     for rows in chunk_slices(hidden_ND.shape[0], weight_VD):
         part_CD, target_C = hidden_ND[rows], targets_N[rows]
-        # One block for the logits of every chunk: a fresh one each time would cost more than it saves.
+        # All chunks share one block of memory, because allocating a new one each time is slow.
         block = block if block.numel() else weight_VD.new_empty(weight_VD.shape[0] * len(part_CD))
         yield rows, *chunk(part_CD, weight_VD, target_C, divisor, block[: weight_VD.shape[0] * len(part_CD)])
 
@@ -52,11 +50,11 @@ def _chunks(
 def _full_chunk(
     part_CD: Tensor, weight_VD: Tensor, target_C: Tensor, divisor: float | None, block: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    # The vocabulary first: as (V, C) the products run up to twice as fast on a CPU as the other way round.
+    # The vocabulary is the first axis: products in the layout (V, C) are up to twice as fast on a CPU.
     logits_VC = torch.mm(weight_VD, part_CD.T, out=block.view(len(weight_VD), -1))
     target_1C = target_C[None]
     largest_1C, wanted_1C = logits_VC.amax(0, keepdim=True), logits_VC.gather(0, target_1C)
-    # In place and once: exponentials of this many logits are a good part of a step.
+    # In place and only once: the exponentials of all logits take a good part of a step.
     exps_VC = logits_VC.sub_(largest_1C).exp_()
     mass_1C = exps_VC.sum(0, keepdim=True)
     losses_C = (mass_1C.log() + largest_1C - wanted_1C)[0]
@@ -69,7 +67,7 @@ def _full_chunk(
 def _half_chunk(
     part_CD: Tensor, weight_VD: Tensor, target_C: Tensor, divisor: float | None, block: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    # Rows first: in half precision the products are as fast so, and softmax finds its rows in the cache.
+    # Rows are the first axis: half-precision products are as fast in this layout, and softmax has its rows in cache.
     logits_CV = torch.mm(part_CD, weight_VD.T, out=block.view(len(part_CD), -1))
     rows = CACHED_ROWS if part_CD.device.type == "cpu" else len(part_CD)
     pairs = zip(torch.split(logits_CV, rows), torch.split(target_C[:, None], rows), strict=True)
@@ -78,7 +76,7 @@ def _half_chunk(
 
 
 def _rows_to_gradient(logits_RV: Tensor, target_R1: Tensor, divisor: float | None) -> Tensor:
-    """Return the losses of some rows and, with a divisor, replace their logits by the gradients."""
+    """Return the losses of some rows; with a divisor, replace their logits by the gradients."""
     probabilities_RV = torch.softmax(logits_RV, dim=1, dtype=torch.float32)
     wanted_R1 = probabilities_RV.gather(1, target_R1)
     losses_R = -wanted_R1.log()[:, 0]
@@ -92,7 +90,7 @@ def _rows_to_gradient(logits_RV: Tensor, target_R1: Tensor, divisor: float | Non
 
 
 def product_slices(vocabulary: int, device: torch.device) -> Iterator[slice]:
-    """Cut the vocabulary so that a half product is still in the cache of a CPU when it is added to its float32 sum."""
+    """Cut the vocabulary so that a half-precision product is still in cache when it is added to its float32 sum."""
     rows = CACHED_PRODUCT if device.type == "cpu" else vocabulary
     return (slice(start, start + rows) for start in range(0, vocabulary, rows))
 
@@ -106,8 +104,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
         rows, weight_VD = hidden_ND.shape[0], weight_VD.to(hidden_ND.dtype)
-        # A gradient scaler reaches us only in the backward pass. Until then fp16, which knows nothing below 6e-8, holds
-        # the gradients of the sum. What the chunks add up to, half precision would round once for each of them.
+        # The factor of a gradient scaler is known only in the backward pass. Until then fp16, which underflows below
+        # 6e-8, keeps gradients of the sum of losses. Sums over chunks are in float32: half precision would round each.
         divisor = 1 if hidden_ND.dtype == torch.float16 else rows
         ctx.divisor_left = rows // divisor
         is_half, wants_gradient = hidden_ND.dtype in HALF, any(ctx.needs_input_grad[:2])
@@ -131,7 +129,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        # In place: the saved tensors are ours alone, and a second backward is refused by autograd anyway.
+        # In place: nothing else reads the saved tensors, and autograd refuses a second backward pass.
         factor = grads[0] / ctx.divisor_left
         grad_hidden, grad_weight = (saved if saved is None else saved.mul_(factor) for saved in ctx.saved_tensors)
         return grad_hidden, grad_weight, None
@@ -140,7 +138,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def chunked_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> Tensor:
     """Return the mean cross-entropy of `hidden @ weight.T` against `targets`, in nats.
 
-    The matrix keeps its own type until the products: autograd would round its gradient to that of a cast copy.
+    The matrix is cast only for the products: autograd would round the gradient of a cast copy to its type.
     """
     loss: Tensor = _ChunkedCrossEntropy.apply(_rows(hidden_BTD), weight_VD, targets_BT.reshape(-1))  # type: ignore[no-untyped-call]
     return loss
@@ -148,16 +146,16 @@ def chunked_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Ten
 
 @torch.no_grad()
 def token_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same mean, to the bit, and its terms: the cross-entropy of every token by itself, (B, T)."""
+    """Return the same mean, bit for bit, and the cross-entropy of every token, (B, T)."""
     hidden_ND = _rows(hidden_BTD)
     found = _chunks(hidden_ND, weight_VD.to(hidden_ND.dtype), targets_BT.reshape(-1))
     chunks = [losses_C for _, losses_C, _ in found]
     total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
-    for losses_C in chunks:  # one after another, as above: another order of summing ends in other bits
+    for losses_C in chunks:  # in the same order as above: another order of summation gives other bits
         total += losses_C.sum()
     return total / hidden_ND.shape[0], torch.cat(chunks).view_as(targets_BT)
 
 
 def _rows(hidden_BTD: Tensor) -> Tensor:
-    """Flatten to rows, in the type that products are computed in."""
-    return as_computed(hidden_BTD.reshape(-1, hidden_BTD.shape[-1]))
+    """Flatten to rows, in the type of matrix products."""
+    return cast_for_product(hidden_BTD.reshape(-1, hidden_BTD.shape[-1]))

@@ -1,16 +1,16 @@
 """Repairs of Hugging Face models, through the attention interface of `transformers`.
 
-The interface hands an attention function queries and keys with positions in, and keys of all tokens so far where
-there is a cache: the place where the modules of `method/repair.py` act. The function that stood there before is
-called with what they return.
+The interface calls an attention function with queries and keys that include positions, and with the keys of all
+tokens so far if there is a cache. The modules of `method/repair.py` act there, and the original attention function is
+called with their results.
 
 Position features are added to coordinates of queries and keys that the narrowed projections leave at zero. So heads
-keep their size, a cache holds keys without features, and attention stays one call without a mask. Only distances
-matter, so that a query's index among the keys is all that has to be known; with a static cache, whose keys are longer
-than what has been seen, it is read from the cache before the call.
+keep their size, a cache has keys without features, and attention stays one call without a mask. Only distances matter,
+so only the index of a query among the keys must be known. A static cache has more keys than tokens so far; there the
+index is read from the cache before the call.
 
-A model with repairs is another function than its plain weights. Its config.json therefore names an attention
-implementation that only `oelm` registers: `transformers` alone refuses to build the model.
+A model with repairs computes another function than its plain weights. Its config.json therefore names an attention
+implementation that only `oelm` registers, so `transformers` alone refuses to build the model.
 """
 
 # ruff: noqa: SLF001  (names of transformers that its own documentation of attention functions uses)
@@ -35,8 +35,8 @@ from oelm.method.repair import (
     SignedPositionBias,
     Temperature,
 )
-from oelm.method.split import Content, Split
-from oelm.spec.repair import RepairSpec, heads_of
+from oelm.method.split import ComputedCoordinates, SplitModule
+from oelm.spec.method import RepairSpec, heads_of
 
 _PREFIX = "oelm_"
 SHIFT, MIX, TEMPERATURE, FEATURES, BIAS = (
@@ -47,19 +47,19 @@ MARKER = f"{_PREFIX}needs_oelm_load"
 _IS_REPAIRED, _CONTENT, _PAST = f"_{_PREFIX}is_repaired", f"_{_PREFIX}content", f"_{_PREFIX}past"
 _TURN = f"_{_PREFIX}turn"
 _MASKED = ("sdpa", "eager")
-"""Implementations that take a mask of numbers, and so a bias by distance."""
+"""Implementations that accept an additive mask, and so a bias by distance."""
 
 
-class Turn:
-    """The rotary positions of the tokens that an attention is called with, to be undone for some of its heads.
+class RotaryTurn:
+    """The rotary positions of an attention call, which are undone for some of its heads.
 
-    A family turns all heads alike, but heads that find a token by its content must not be turned. So their queries and
-    keys are turned back before the family turns them: R(p) R(-p) x = x. A cache then holds keys that are not turned.
+    A family rotates all heads, but heads that find a token by its content must not be rotated. So their queries and
+    keys are rotated back before the family rotates them: R(p) R(-p) x = x. A cache then has keys without rotation.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
-        """How many coordinates of a head are turned, in pairs (i, i + half of them)."""
+        """Number of rotated coordinates of a head, in pairs (i, i + half of them)."""
         self.cos_BTK: Tensor | None = None
         self.sin_BTK: Tensor | None = None
 
@@ -68,51 +68,55 @@ class Turn:
         given = options.get("position_embeddings", args[1] if len(args) > 1 else None)
         if not isinstance(given, tuple) or len(given) != 2:
             raise NotCarriedOut(
-                "Heads that rotary positions must not turn need the argument position_embeddings=(cos, sin) of their "
-                "attention, and it was called without. Call the whole model instead of its attention."
+                "Heads without rotary positions need the argument position_embeddings=(cos, sin) of their attention, "
+                "but it was called without it. Call the whole model instead of its attention."
             )
         self.cos_BTK, self.sin_BTK = given
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"size": self.size, "cos_BTK": None, "sin_BTK": None}  # of one call only
+        return {"size": self.size, "cos_BTK": None, "sin_BTK": None}  # they belong to one call
 
     def undo(self, x_BTHK: Tensor) -> Tensor:
-        """Turn queries or keys back, so that the family's turn leaves them as they are."""
+        """Rotate queries or keys back, so that the rotation of the family cancels."""
         if self.cos_BTK is None or self.sin_BTK is None:
             raise NotCarriedOut("Queries and keys were computed outside of their attention. Call the whole model.")
         cos, sin = self.cos_BTK[:, :, None], self.sin_BTK[:, :, None]
         turned, rest = x_BTHK[..., : self.size].to(cos.dtype), x_BTHK[..., self.size :]
         first, second = turned.chunk(2, dim=-1)
         back = turned * cos + torch.cat((second, -first), dim=-1) * sin
-        # cos^2 + sin^2 is one, unless the family scales its positions (YaRN).
+        # cos^2 + sin^2 is 1, unless the family scales its positions (YaRN).
         return torch.cat(((back / (cos * cos + sin * sin)).to(x_BTHK.dtype), rest), dim=-1)
 
 
 class TurnBack:
-    """Undo a turn for the first heads of a projection, or of the norm after it."""
+    """Undo a rotation for the first heads of a projection, or of the norm after it."""
 
-    def __init__(self, turn: Turn, heads: int) -> None:
-        self.turn, self.heads = turn, heads
+    def __init__(self, turn: RotaryTurn, heads: int, of_heads: int, norm_axes: str) -> None:
+        self.turn, self.heads, self.of_heads, self.norm_axes = turn, heads, of_heads, norm_axes
 
     def __call__(self, x_BTHK: Tensor) -> Tensor:
-        """Turn the first heads back."""
+        """Rotate the first heads back."""
         plain, rest = x_BTHK[..., : self.heads, :], x_BTHK[..., self.heads :, :]
         return torch.cat((self.turn.undo(plain), rest), dim=-2)
 
     def after_norm(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        """Do so as a forward hook."""
-        return self(output)
+        """Rotate the output of a norm back, as a forward hook."""
+        if self.norm_axes == "BTC":
+            return self(torch.unflatten(output, -1, (self.of_heads, -1))).flatten(-2)
+        return self(output.transpose(1, 2)).transpose(1, 2) if self.norm_axes == "BHTK" else self(output)
 
 
 def turn_back(
-    attention: nn.Module, roles: dict[str, Projection], share: float, size: int, norms: dict[str, list[nn.Module]]
-) -> None:
-    """Keep rotary positions from a share of the key heads and from the query heads that they serve."""
-    turn = attention.__dict__[_TURN] = Turn(size)
+    attention: nn.Module, roles: dict[str, Projection], share: float, size: int, norms: dict[str, list[nn.Module]],
+    norm_axes: str,
+) -> None:  # fmt: skip
+    """Undo rotary positions for a share of the key heads and for their query heads."""
+    turn = attention.__dict__[_TURN] = RotaryTurn(size)
     key_heads = heads_of(share, roles["k"].num_heads)
     for role, projection in roles.items():
-        back = TurnBack(turn, key_heads * projection.num_heads // roles["k"].num_heads)
-        if norms[role]:  # queries and keys are turned behind their norms
+        heads = key_heads * projection.num_heads // roles["k"].num_heads
+        back = TurnBack(turn, heads, projection.num_heads, norm_axes)
+        if norms[role]:  # the family rotates after the norms
             norms[role][-1].register_forward_hook(back.after_norm)
         else:
             part = projection.set_apart()
@@ -120,19 +124,20 @@ def turn_back(
 
 
 def install(
-    model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection], *, context: int,
-    contents: dict[str, Content], attentions: Iterable[str],
+    model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection], *, context: Callable[[nn.Module], int],
+    contents: dict[str, ComputedCoordinates], attentions: Iterable[str],
 ) -> None:  # fmt: skip
-    """Add the repairs to each attention as its children and lead its logits through them.
+    """Add the repairs to each attention as child modules, and apply them to its logits.
 
-    `contents` says by attention where features go; `attentions` names all of the model, with repairs or without.
+    `context` returns the greatest number of tokens of an attention, for repairs by distance. `contents` has the
+    coordinates of content by attention; `attentions` names all attentions of the model.
     """
     heads: dict[str, dict[str, Projection]] = {}
     for projection in queries_and_keys:
         heads.setdefault(attention_name(projection), {})[projection.role] = projection
     for name, roles in heads.items():
         attention = model.get_submodule(name)
-        for child, module in _repairs(attention, repair, roles, context):
+        for child, module in _repairs(attention, repair, roles, context(attention)):
             attention.add_module(child, module.to(roles["q"].weight.device))
         if name in contents and repair.position_features:
             attention.__dict__[_CONTENT] = contents[name]
@@ -141,7 +146,7 @@ def install(
     for name in attentions:
         model.get_submodule(name).__dict__[_IS_REPAIRED] = True
     host = cast("Any", model)
-    name = register(host.config._attn_implementation)
+    name = register_attention(host.config._attn_implementation)
     host.set_attn_implementation(name)
     host.config.attn_implementation = name
 
@@ -161,7 +166,7 @@ def _repairs(
         yield MIX, KeyMix(key_heads)
     if repair.temperature:
         yield TEMPERATURE, Temperature(query_heads)
-    if roles["q"].site == "cross":  # queries and keys are of different texts: there is no distance
+    if roles["q"].site == "cross":  # queries and keys come from different texts, so there is no distance
         return
     if repair.position_features:
         number = repair.num_frequencies(roles["q"].whole_head_size)
@@ -172,9 +177,10 @@ def _repairs(
 
 
 def refuse_sliding_cache(config: Any) -> None:
-    """Raise where a cache forgets the key before the oldest one it keeps, which a shifted head would read."""
-    sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-    if getattr(config, "use_cache", False) and (sliding or getattr(config, "sliding_window", None)):
+    """Refuse a cache that drops the key before its oldest one, which a shifted head would read."""
+    layers = getattr(config, "layer_types", None)
+    sliding = "sliding_attention" in layers if layers else getattr(config, "sliding_window", None)
+    if getattr(config, "use_cache", False) and sliding:
         raise NotCarriedOut(
             "A key shift or key mix was requested, but this model attends through a sliding window, and its cache "
             "drops keys that shifted heads would read. Set config.sliding_window=None (and no "
@@ -183,7 +189,7 @@ def refuse_sliding_cache(config: Any) -> None:
 
 
 def refuse_unmasked(config: Any) -> None:
-    """Raise where the attention implementation takes no mask of numbers, to which a bias could be added."""
+    """Refuse an attention implementation without an additive mask, which a bias needs."""
     implementation = config._attn_implementation
     if implementation.removeprefix(_PREFIX) not in _MASKED:
         raise NotCarriedOut(
@@ -193,7 +199,7 @@ def refuse_unmasked(config: Any) -> None:
 
 
 def load_repairs(model: nn.Module, directory: str, **where: Any) -> None:
-    """Load the trained parts of repairs from the files of a checkpoint; `where` is for the hub (revision, ...).
+    """Load the parameters of repairs from a checkpoint; `where` has options for the hub (revision, ...).
 
     Raises:
         CheckpointError: a tensor is missing.
@@ -207,7 +213,7 @@ def load_repairs(model: nn.Module, directory: str, **where: Any) -> None:
         for name, tensor in model.state_dict(keep_vars=True).items()
         if f".{_PREFIX}" in name and not name.endswith(f".{MARKER}")
     }
-    # Some families save under older names than their modules have.
+    # Some families save tensors under older names.
     wanted = {
         next(iter(revert_weight_conversion(cast("Any", model), {name: tensor}))): tensor
         for name, tensor in here.items()
@@ -234,8 +240,8 @@ def _folder(name: str, where: dict[str, Any]) -> Path:
     return Path(snapshot_download(name, allow_patterns="*.safetensors", **where))
 
 
-def register(implementation: str | None = None) -> str:
-    """Register the repaired forms of the usual attention implementations and of this one; return its name."""
+def register_attention(implementation: str | None = None) -> str:
+    """Register repaired forms of this and the usual attention implementations; return the name of this one."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -250,7 +256,7 @@ def register(implementation: str | None = None) -> str:
 
 
 def plain_config(config: Any) -> Any:
-    """Change a model's configuration, in place, to one that builds the model without repairs; return it."""
+    """Change a configuration, in place, so that it builds the model without repairs; return it."""
     if (config._attn_implementation or "").startswith(_PREFIX):
         config._attn_implementation = config._attn_implementation.removeprefix(_PREFIX)
         config.__dict__.pop("attn_implementation", None)
@@ -258,7 +264,7 @@ def plain_config(config: Any) -> Any:
 
 
 def _look_ahead(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Check, before an attention runs, that its repairs will; note how much a static cache holds."""
+    """Check before an attention runs that its repairs will run, and note the length of a static cache."""
     implementation = cast("Any", module).config._attn_implementation
     if not implementation.startswith(_PREFIX):
         raise NotCarriedOut(
@@ -269,8 +275,8 @@ def _look_ahead(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any
         turn.note(options, args)
         if any("base_layer" in child._modules for child in module.children() if _turns_back(child)):
             raise NotCarriedOut(
-                "An adapter was put on the queries or keys of heads that rotary positions must not turn, and what it "
-                "adds would be turned. Leave Q and K out of the adapter's target_modules: this method freezes them."
+                "An adapter was added to the queries or keys of heads without rotary positions, and its output would "
+                "be rotated. Leave Q and K out of the adapter's target_modules: this method freezes them."
             )
     module.__dict__[_PAST] = None
     if FEATURES not in module._modules and BIAS not in module._modules:
@@ -279,15 +285,15 @@ def _look_ahead(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any
         if getattr(cache, "is_compileable", False):
             if any(getattr(cache, "is_sliding", ())):
                 raise NotCarriedOut(
-                    "A static cache of a sliding window does not say at which positions its keys are, which position "
-                    "features and biases need. Generate with the default (dynamic) cache."
+                    "Position features and biases need the positions of keys, which a static cache of a sliding window "
+                    "does not have. Generate with the default (dynamic) cache."
                 )
-            # Attention functions are called after the cache has counted the new tokens.
+            # The attention function runs after the cache has counted the new tokens.
             module.__dict__[_PAST] = torch.as_tensor(cache.get_seq_length(cast("Any", module).layer_idx)).clone()
 
 
 def _turns_back(module: nn.Module) -> bool:
-    splits = [inner for inner in module.modules() if isinstance(inner, Split)]
+    splits = [inner for inner in module.modules() if isinstance(inner, SplitModule)]
     return any(part.afterwards for inner in splits for part in inner.parts().values())
 
 
@@ -295,8 +301,8 @@ def _repaired(implementation: str) -> Callable[..., Any]:
     def attend(module: nn.Module, queries: Tensor, keys: Tensor, values: Tensor, *rest: Any, **options: Any) -> Any:
         if not module.__dict__.get(_IS_REPAIRED):
             raise CheckpointError(
-                "This model was saved with repairs of its attention and loaded without them, so it would compute "
-                "something else. Load it with oelm.load(path)."
+                "This model was saved with repairs of its attention and loaded without them, so its results would be "
+                "wrong. Load it with oelm.load(path)."
             )
         mask, rest = (rest[0], rest[1:]) if rest else (options.pop("attention_mask", None), ())
         repairs = module._modules
@@ -317,8 +323,8 @@ def _repaired(implementation: str) -> Callable[..., Any]:
 def _with_features(
     module: nn.Module, features: nn.Module, queries: Tensor, keys: Tensor, scaling: float | None
 ) -> tuple[Tensor, Tensor, float]:
-    """Fill free coordinates with features; the logits' scale is that of the content, features have none."""
-    content: Content = module.__dict__[_CONTENT]
+    """Fill free coordinates with features. The scale of the logits is that of the content; features have none."""
+    content: ComputedCoordinates = module.__dict__[_CONTENT]
     scaling = content.head_size**-0.5 if scaling is None else scaling
     if content.size:
         scaling *= (content.head_size / content.size) ** 0.5
@@ -330,7 +336,7 @@ def _with_features(
 
 
 def _with_bias(module: nn.Module, bias: nn.Module, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
-    """Return a mask of numbers: what the mask hides stays hidden, everything else has its distance's bias."""
+    """Return an additive mask: masked pairs stay masked, all others get the bias of their distance."""
     new, seen, past = queries.shape[2], keys.shape[2], module.__dict__[_PAST]
     bias_HTT: Tensor = bias(new if past is None else seen, seen)
     if past is not None:
@@ -344,11 +350,11 @@ def _with_bias(module: nn.Module, bias: nn.Module, queries: Tensor, keys: Tensor
 
 
 def _with_predecessors(module: nn.Module, repair: nn.Module, keys: Tensor, mask: Any) -> Tensor:
-    """Shift or mix keys; the first token that can be seen, after padding, has none before it and keeps its own."""
+    """Shift or mix keys; the first token after padding has no predecessor and keeps its own key."""
     changed: Tensor = repair(keys)
     if not isinstance(mask, Tensor) or getattr(module, "sliding_window", None):
         return changed
-    seen_BT = mask if mask.ndim == 2 else mask[:, 0, -1]  # what the last query sees: all but padding
+    seen_BT = mask if mask.ndim == 2 else mask[:, 0, -1]  # the last query sees everything but padding
     seen_BT = seen_BT if seen_BT.dtype == torch.bool else seen_BT > (0 if mask.ndim == 2 else -1)
     first_B1 = seen_BT.int().argmax(-1, keepdim=True)
     is_first_BT = torch.arange(seen_BT.shape[-1], device=keys.device) == first_B1
@@ -356,7 +362,7 @@ def _with_predecessors(module: nn.Module, repair: nn.Module, keys: Tensor, mask:
 
 
 def _host_function(module: nn.Module, implementation: str) -> Callable[..., Any]:
-    """Return the function that attends without repairs; the eager one is each model file's own."""
+    """Return the attention function without repairs; each model file has its own eager one."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)

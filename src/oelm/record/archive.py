@@ -1,10 +1,10 @@
-"""`runs.tar.xz`: the runs of a study in one small file, to be committed next to the study's declaration.
+"""Pack the runs of a study into one small file, `runs.tar.xz`, to be committed next to the study's declaration.
 
 The first member, `index.json`, lists every file with its size and sha256. The others follow, sorted by file name so
 that files of one kind compress together, without times or owners: the same files give the same bytes. A file that the
 archive of a neighbouring study already stores under the same name is only listed, with the name of that study's folder.
 
-Archives may come from strangers. Only plain files with names of the form FILE or RUN/FILE are read, nothing is
+Archives may come from untrusted sources. Only plain files with names of the form FILE or RUN/FILE are read, nothing is
 unpickled, and every file must have the size and the sha256 that the index gives.
 """
 
@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
-from oelm.record.schema import Record
+from oelm.record.record import Record
 
 ARCHIVE = "runs.tar.xz"
 INDEX = "index.json"
@@ -34,19 +34,19 @@ FORMAT = 1
 MOST_BYTES = 1 << 30
 """An archive that claims to hold more is refused: a few kilobytes of xz can unpack to terabytes."""
 LIGHT_SUFFIXES = (".json", ".jsonl", ".txt", ".log", ".md")
-"""Files that are read next to an unpacked archive: declarations, Markdown reports, and runs that are not archived."""
+"""Suffixes of files that are read next to an unpacked archive: declarations, reports, runs that are not archived."""
 
 Files = Mapping[str, bytes]
 """File name, relative to the study's folder -> content."""
 
 _LENT: dict[Path, Path] = {}
-"""Folders lent by `opened` -> the folders they are read instead of."""
+"""Folders lent by `open_archives` -> the folders that they replace."""
 _KEPT: dict[str, Any] = {}
-"""What `opened_with_neighbours` unpacked last, and of which archives."""
+"""What `open_archives_with_neighbours` unpacked last, and from which archives."""
 
 
 class StoredFile(Record):
-    """A line of the index."""
+    """One file in the index."""
 
     name: str
     size: int
@@ -55,7 +55,7 @@ class StoredFile(Record):
     """The neighbouring study's folder whose archive stores the content. None: this archive."""
 
 
-class Index(Record):
+class ArchiveIndex(Record):
     """The content of `index.json`."""
 
     format: int = FORMAT
@@ -63,14 +63,14 @@ class Index(Record):
 
 
 def pack(files: Files, elsewhere: Mapping[tuple[str, str], str] | None = None) -> bytes:
-    """Return an archive of some files. `elsewhere` maps names with sha256 to the folder that stores such a file."""
+    """Return an archive of some files. `elsewhere` maps (name, sha256) to the folder whose archive stores the file."""
     entries = []
     for name in sorted(files, key=_by_kind):
         _check_name(name, name)
         digest = hashlib.sha256(files[name]).hexdigest()
         place = (elsewhere or {}).get((name, digest))
         entries.append(StoredFile(name=name, size=len(files[name]), sha256=digest, stored_in=place))
-    index = Index(files=tuple(entries)).model_dump_json(indent=0, exclude_none=True) + "\n"
+    index = ArchiveIndex(files=tuple(entries)).model_dump_json(indent=0, exclude_none=True) + "\n"
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         _add(tar, INDEX, index.encode())
@@ -80,10 +80,10 @@ def pack(files: Files, elsewhere: Mapping[tuple[str, str], str] | None = None) -
     return lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
-def write_archive(files: Files, folder: Path, *, alone: bool = False) -> Index:
+def write_archive(files: Files, folder: Path, *, alone: bool = False) -> ArchiveIndex:
     """Write the archive of a study into its folder.
 
-    What the archives of the neighbouring folders store is not stored again, unless `alone`. Raise UsageError if a
+    Files that the archives of neighbouring folders store are not stored again, unless `alone`. Raise UsageError if a
     neighbour refers to a file of the present archive that the new one would not store.
     """
     indices = _neighbours(folder)
@@ -93,23 +93,23 @@ def write_archive(files: Files, folder: Path, *, alone: bool = False) -> Index:
     return read_index(folder / ARCHIVE)
 
 
-def read_index(path: Path) -> Index:
-    """Read the list of what an archive holds, without unpacking the rest."""
+def read_index(path: Path) -> ArchiveIndex:
+    """Read the index of an archive, without unpacking the rest."""
     with _reading(path) as tar:
         return _index(path, tar)
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """Return every file of an archive, each checked; those that a neighbour stores are fetched from there."""
+    """Return every file of an archive, checked; files that a neighbour stores are read from there."""
     index, contents = _own_files(path)
     for place in sorted({entry.stored_in for entry in index.files if entry.stored_in}):
         wanted = [entry for entry in index.files if entry.stored_in == place]
-        contents |= _fetched(path, path.parent.parent / place / ARCHIVE, wanted)
+        contents |= _fetch(path, path.parent.parent / place / ARCHIVE, wanted)
     return {entry.name: contents[entry.name] for entry in index.files}
 
 
 def unpack(path: Path, target: Path) -> int:
-    """Write the files of an archive below a folder; return how many there are. Nothing is written if one is damaged."""
+    """Write the files of an archive below a folder; return their number. Nothing is written if one is damaged."""
     files = read_files(path)
     for name, content in files.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -118,9 +118,10 @@ def unpack(path: Path, target: Path) -> int:
 
 
 def add_runs(folder: Path, target: Path) -> tuple[int, int]:
-    """Unpack the archive in a folder and put what `target` lacks there; return how many runs are new, and how many not.
+    """Unpack the archive in a folder into `target`; return the numbers of new runs and of runs that were there before.
 
-    Each run appears in one step, as others may be reading or running there. The study's declaration comes along.
+    Each run appears in one step, because other processes may read or run there. Files in `target` are not replaced. The
+    study's declaration is copied as well.
     """
     target.mkdir(parents=True, exist_ok=True)
     added = present = 0
@@ -138,17 +139,17 @@ def add_runs(folder: Path, target: Path) -> tuple[int, int]:
 
 
 def archives_below(root: Path) -> list[Path]:
-    """Return the archives at or below a folder. Folders that begin with a dot are passed over."""
+    """Return the archives at or below a folder. Folders whose names begin with a dot are skipped."""
     found = sorted(root.glob(f"**/{ARCHIVE}"))
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(root).parts)]
 
 
 @contextmanager
-def opened(root: Path, keep: Path | None = None) -> Iterator[Path]:
-    """Lend a folder in which every archive at or below `root` is unpacked: `root` itself where there is none.
+def open_archives(root: Path, keep: Path | None = None) -> Iterator[Path]:
+    """Lend a folder in which every archive at or below `root` is unpacked: `root` itself if there is none.
 
-    It has the name of `root`, and is removed afterwards unless it is to be kept below `keep`. Declarations, Markdown
-    reports and the light files of runs that are not archived are copied into it.
+    It has the name of `root` and is removed afterwards, or kept below `keep` if that is given. Declarations, Markdown
+    reports and the small files of runs that are not archived are copied into it.
     """
     archives = archives_below(root)
     if not archives:
@@ -171,19 +172,19 @@ def opened(root: Path, keep: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def opened_with_neighbours(folder: Path) -> Iterator[Path]:
-    """Lend the folder of a study with the studies next to it, their archives unpacked, for a look across studies."""
-    place = original(folder).absolute()
-    if folder not in _LENT and place != folder.absolute():  # its neighbours are lent together with it
+def open_archives_with_neighbours(folder: Path) -> Iterator[Path]:
+    """Lend the folder of a study together with the studies next to it, their archives unpacked."""
+    place = original_path(folder).absolute()
+    if folder not in _LENT and place != folder.absolute():  # its neighbours were lent together with it
         yield folder
         return
-    yield _kept_open(place.parent) / place.name
+    yield _keep_open(place.parent) / place.name
 
 
-def _kept_open(parent: Path) -> Path:
-    """Return a folder with its archives unpacked, which stays until the program ends or a study in it changes.
+def _keep_open(parent: Path) -> Path:
+    """Return a folder with its archives unpacked. It stays until the program ends or a study in it changes.
 
-    The reports of all studies of a folder ask for the same neighbours.
+    The reports of all studies in a folder need the same neighbours.
     """
     files = [*archives_below(parent), *parent.glob("*/*.json"), *parent.glob("*/*/*.json*")]
     stamps = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
@@ -191,13 +192,13 @@ def _kept_open(parent: Path) -> Path:
         _KEPT.pop("stack", ExitStack()).close()
         stack = ExitStack()
         atexit.register(stack.close)
-        _KEPT.update(folder=stack.enter_context(opened(parent)), stack=stack, stamps=(parent, stamps))
+        _KEPT.update(folder=stack.enter_context(open_archives(parent)), stack=stack, stamps=(parent, stamps))
     folder: Path = _KEPT["folder"]
     return folder
 
 
-def original(path: Path) -> Path:
-    """Return the path that a file in a folder lent by `opened` would have if its archive were unpacked in place."""
+def original_path(path: Path) -> Path:
+    """Return the path that a file in a folder lent by `open_archives` would have if it were unpacked in place."""
     for mirror, root in _LENT.items():
         if path.is_relative_to(mirror):
             return root / path.relative_to(mirror)
@@ -209,7 +210,7 @@ def _by_kind(name: str) -> tuple[str, str]:
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)  # of no time, no owner, mode 0644
+    member = tarfile.TarInfo(name)  # without time and owner, mode 0644
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
 
@@ -217,7 +218,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 def _check_name(name: str, shown: str) -> None:
     parts = name.split("/")
     if not (1 <= len(parts) <= 2 and all(map(_is_plain, parts))) or name == INDEX:
-        raise BadRecord(f"{shown} is not a name that an archive of runs may hold. It may be FILE or RUN/FILE.")
+        raise BadRecord(f"{shown} is not an allowed name in an archive of runs. It may be FILE or RUN/FILE.")
 
 
 def _is_plain(part: str) -> bool:
@@ -226,14 +227,14 @@ def _is_plain(part: str) -> bool:
 
 @contextmanager
 def _reading(path: Path, last: list[str] | None = None) -> Iterator[tarfile.TarFile]:
-    """Open an archive; turn what goes wrong into words that name the file last begun, if there is one in `last`."""
+    """Open an archive; errors name the file that was read last, if there is one in `last`."""
     try:
         packed = path.read_bytes()
     except FileNotFoundError:
         raise BadRecord(f"{path} does not exist. Restore it, for example with `git checkout`.") from None
     except OSError as error:
         raise BadRecord(f"{path} cannot be read: {error.strerror}.") from error
-    plain, trouble = _decompressed(packed)
+    plain, trouble = _decompress(packed)
     try:
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             yield tar
@@ -244,8 +245,8 @@ def _reading(path: Path, last: list[str] | None = None) -> Iterator[tarfile.TarF
         raise BadRecord(f"{path} is damaged{where} ({trouble}). Restore it, for example with `git checkout`.")
 
 
-def _decompressed(packed: bytes) -> tuple[bytes, str | None]:
-    """Return as much as can be decompressed, at most `MOST_BYTES`, and what is wrong with the rest."""
+def _decompress(packed: bytes) -> tuple[bytes, str | None]:
+    """Return the bytes that can be decompressed, at most `MOST_BYTES`, and what is wrong with the rest."""
     decompressor = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
     plain = bytearray()
     try:
@@ -261,12 +262,12 @@ def _decompressed(packed: bytes) -> tuple[bytes, str | None]:
     return bytes(plain), "something follows its end" if decompressor.unused_data else None
 
 
-def _index(path: Path, tar: tarfile.TarFile) -> Index:
+def _index(path: Path, tar: tarfile.TarFile) -> ArchiveIndex:
     first = tar.next()
     if first is None or first.name != INDEX or not first.isreg() or first.size > MOST_BYTES:
         raise BadRecord(f"{path} is not an archive of runs: it does not begin with {INDEX}.")
     try:
-        index = Index.model_validate_json(_content(tar, first))
+        index = ArchiveIndex.model_validate_json(_content(tar, first))
     except ValidationError as error:
         raise BadRecord(f"{path}: {INDEX} is not a list of files: {error.errors()[0]['msg']}.") from error
     if index.format > FORMAT:
@@ -289,7 +290,7 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read() if file else b""
 
 
-def _own_files(path: Path) -> tuple[Index, dict[str, bytes]]:
+def _own_files(path: Path) -> tuple[ArchiveIndex, dict[str, bytes]]:
     """Return the index, and the files that this archive stores itself."""
     found: dict[str, bytes] = {}
     last: list[str] = [INDEX]
@@ -298,13 +299,13 @@ def _own_files(path: Path) -> tuple[Index, dict[str, bytes]]:
         for entry in index.files:
             if entry.stored_in is None:
                 last.append(entry.name)
-                found[entry.name] = _checked(path, tar, tar.next(), entry)
+                found[entry.name] = _read_checked(path, tar, tar.next(), entry)
         if extra := tar.next():
             raise BadRecord(f"{path} holds {extra.name!r}, which its index does not list.")
     return index, found
 
 
-def _checked(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo | None, entry: StoredFile) -> bytes:
+def _read_checked(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo | None, entry: StoredFile) -> bytes:
     if member is None:
         raise BadRecord(f"{path} ends before {entry.name}, which its index lists. It was cut short: restore it.")
     if member.name != entry.name:
@@ -320,7 +321,7 @@ def _checked(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo | None, e
     return content
 
 
-def _fetched(path: Path, neighbour: Path, wanted: list[StoredFile]) -> dict[str, bytes]:
+def _fetch(path: Path, neighbour: Path, wanted: list[StoredFile]) -> dict[str, bytes]:
     if not neighbour.is_file():
         raise BadRecord(
             f"{path} leaves {len(wanted)} files to {neighbour}, which does not exist. Keep both folders next to each "
@@ -334,14 +335,14 @@ def _fetched(path: Path, neighbour: Path, wanted: list[StoredFile]) -> dict[str,
     return {entry.name: stored[entry.sha256] for entry in wanted}
 
 
-def _neighbours(folder: Path) -> dict[str, Index]:
+def _neighbours(folder: Path) -> dict[str, ArchiveIndex]:
     paths = sorted(folder.parent.glob(f"*/{ARCHIVE}")) if folder.parent.is_dir() else []
     own = folder.resolve()
     return {path.parent.name: read_index(path) for path in paths if path.parent.resolve() != own}
 
 
-def _stored_by(indices: Mapping[str, Index]) -> dict[tuple[str, str], str]:
-    """Return which folder stores a file. Its name counts: equal files of two runs make no study need another."""
+def _stored_by(indices: Mapping[str, ArchiveIndex]) -> dict[tuple[str, str], str]:
+    """Return (name, sha256) -> folder. The name counts, so that equal files of two runs do not link two studies."""
     return {
         (entry.name, entry.sha256): folder
         for folder, index in indices.items() for entry in index.files if entry.stored_in is None
@@ -349,9 +350,9 @@ def _stored_by(indices: Mapping[str, Index]) -> dict[tuple[str, str], str]:
 
 
 def _keep_promises(
-    files: Files, stored: Mapping[tuple[str, str], str], folder: Path, indices: Mapping[str, Index]
+    files: Files, stored: Mapping[tuple[str, str], str], folder: Path, indices: Mapping[str, ArchiveIndex]
 ) -> None:
-    """Refuse to write an archive that lacks what a neighbour's archive leaves to it."""
+    """Refuse to write an archive without files that a neighbour's archive relies on."""
     named = {(name, hashlib.sha256(content).hexdigest()) for name, content in files.items()}
     own = {digest for _, digest in named - stored.keys()}
     for name, index in indices.items():

@@ -1,39 +1,42 @@
-"""The light files of a study, to be committed next to the code: everything a report needs, no weights, no paths."""
+"""Copy the small files of a study, to be committed: all that a report needs, without weights and absolute paths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
+from oelm.checksums import add_checksum
 from oelm.errors import UsageError
 from oelm.files import write_atomically
-from oelm.record.archive import Index, write_archive
-from oelm.record.attention import ATTENTION, LOGIT_VARIANCE
-from oelm.record.losses import TEST_LOSSES
-from oelm.record.paths import record_without_paths
-from oelm.record.registration import read_registration
-from oelm.record.schema import RunRecord
-from oelm.record.stages import CHOICE
-from oelm.record.store import (
+from oelm.record.archive import ArchiveIndex, write_archive
+from oelm.record.folder import (
+    ATTENTION,
+    LOGIT_VARIANCE,
     LOOKS,
     METRICS,
+    NOTES,
     PREDICTION,
     RECORD,
     REGISTERED,
     SAMPLES,
     STUDY,
+    TEST_LOSSES,
     TIMING,
     UNSEALED,
+    WINDOW_LOSSES,
+    record_without_paths,
     write_study,
 )
-from oelm.record.window_losses import WINDOW_LOSSES
-from oelm.study import AnyStudy
+from oelm.record.record import RunRecord, refuse_link
+from oelm.record.registration import read_registration
+from oelm.record.stages import CHOICE
+from oelm.spec.study import AnyStudy
 
-LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES, WINDOW_LOSSES, LOGIT_VARIANCE, LOOKS)
+LIGHT = (METRICS, TIMING, ATTENTION, SAMPLES, TEST_LOSSES, WINDOW_LOSSES, LOGIT_VARIANCE, LOOKS, NOTES)
 
 
 def keep(study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], target: Path) -> int:
-    """Copy the light files of some runs below `root` into `target`; return how many runs there are."""
+    """Copy the small files of some runs below `root` into `target`; return the number of runs."""
     _refuse_target(root, target)
     runs = list(found)
     for name, content in light_files(root, runs).items():
@@ -44,8 +47,8 @@ def keep(study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], t
 
 def keep_archived(
     study: AnyStudy, root: Path, found: Iterable[tuple[Path, RunRecord]], target: Path, *, alone: bool = False
-) -> Index:
-    """Write the light files of some runs as an archive into `target`; return what it lists."""
+) -> ArchiveIndex:
+    """Write the small files of some runs as an archive into `target`; return its index."""
     _refuse_target(root, target)
     index = write_archive(light_files(root, found), target, alone=alone)
     _declare(study, root, target)
@@ -53,30 +56,35 @@ def keep_archived(
 
 
 def light_files(root: Path, found: Iterable[tuple[Path, RunRecord]]) -> dict[str, bytes]:
-    """Return the light files of some runs: their names below the study's folder, and their content."""
+    """Return the small files of some runs: their names below the study's folder, and their content."""
     files = {}
     for directory, record in found:
-        for name, content in _light_files(directory, record):
-            files[f"{directory.name}/{name}"] = content
+        files[f"{directory.name}/{RECORD}"] = _record_bytes(directory, record)
+        for name in LIGHT:
+            if (directory / name).is_file():
+                refuse_link(directory / name)
+                files[f"{directory.name}/{name}"] = (directory / name).read_bytes()
     if (root / CHOICE).is_file():
         files[CHOICE] = (root / CHOICE).read_bytes()
     return files
 
 
-def _light_files(directory: Path, record: RunRecord) -> Iterator[tuple[str, bytes]]:
+def _record_bytes(directory: Path, record: RunRecord) -> bytes:
+    """Return a record without paths. One that has none keeps its bytes.
+
+    A later version would write it with more fields, and a run that two studies share would be two different files.
+    """
     without = record_without_paths(record)
-    # A record without paths stays as it is, to the byte: a later version would write it with more fields, and runs
-    # that two studies share would no longer be the same file.
-    same = without == record
-    yield RECORD, (directory / RECORD).read_bytes() if same else f"{without.model_dump_json(indent=1)}\n".encode()
-    for name in LIGHT:
-        if (directory / name).is_file():
-            yield name, (directory / name).read_bytes()
+    return (directory / RECORD).read_bytes() if without == record else _format(without)
+
+
+def _format(record: RunRecord) -> bytes:
+    return add_checksum(f"{record.model_dump_json(indent=1)}\n").encode()
 
 
 def _declare(study: AnyStudy, root: Path, target: Path) -> None:
     for name in (REGISTERED, STUDY, UNSEALED) if (root / REGISTERED).is_file() else ():
-        if (root / name).is_file():  # as it was declared then, whatever the study's file says now
+        if (root / name).is_file():  # the declaration at registration, whatever the study's file says now
             write_atomically(target / name, (root / name).read_bytes())
     if (root / PREDICTION).is_file():
         write_atomically(target / PREDICTION, (root / PREDICTION).read_bytes())
@@ -86,11 +94,11 @@ def _declare(study: AnyStudy, root: Path, target: Path) -> None:
 def _refuse_target(root: Path, target: Path) -> None:
     if target.resolve().is_relative_to(root.resolve()):
         raise UsageError(
-            f"{target} is in the folder of the runs, where copies would pass for runs. Give one outside {root}."
+            f"{target} is inside the folder of the runs, where copies would count as runs. Give one outside {root}."
         )
     before = read_registration(target)
     if before is not None and before != read_registration(root):
         raise UsageError(
             f"{target} holds another registration ({before.day}, digest {before.digest[:12]}) than {root}, and a "
-            "registration is never replaced. Keep the study in another folder."
+            "registration is never replaced. Use another folder."
         )

@@ -1,7 +1,7 @@
-"""Where a study stands: which stage its records have reached, and what tuning has chosen.
+"""The stage that a study's records have reached, and what tuning has chosen.
 
-Tuning is static but for one rule of fairness: where some arm is best at the end of the grid, the grid grows there
-for every arm. So the stage is a function of the study and of its records alone, and any process can compute it.
+Tuning follows a fixed grid with one rule of fairness: where some arm is best at an end of the grid, the grid grows
+there for every arm. So the stage is a function of the study and its records, and any process can compute it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,38 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from oelm.errors import InvalidSpec
-from oelm.record.schema import Record, RunRecord
-from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
-from oelm.study import WIDTH, AnyStudy, Arm, Listing, Setting, Study, at, distinct, keeping_branches
+from oelm.record.record import Record, RunRecord
+from oelm.spec.run import NUMERICS, RunSpec, fingerprint, undo_resolve
+from oelm.spec.study import (
+    WIDTH_FIELD,
+    AnyStudy,
+    Arm,
+    Listing,
+    Setting,
+    Study,
+    field_at,
+    keep_branch_checkpoints,
+    refuse_duplicates,
+)
 
 CHOICE = "choice.json"
 EXTENSIONS = 3
-"""How often a grid may grow; an optimum that is still at its end is then chosen, and marked."""
+"""How often a grid may grow. An optimum that is still at its end is then chosen, and marked."""
 
 Grid = dict[str, tuple[Any, ...]]
-T = TypeVar("T")
+_T = TypeVar("_T")
 StageName = Literal["tune", "confirm"]
 
 
 class ArmChoice(Record):
-    """What tuning chose for one arm, and the records it rests on."""
+    """What tuning chose for one arm, and the records behind the choice."""
 
     arm: str
     values: dict[str, Any]
     score: float | None
-    """Mean over the tuning seeds of what the validation split says; less is better. None for a transferred value."""
+    """Mean tuning score on validation over the tuning seeds; lower is better. None for a transferred value."""
     at_edge: bool
-    """Whether the grid ends at the chosen value, although it has grown as far as it may and can."""
+    """Whether the chosen value is at an end of the grid, although the grid has grown as far as possible."""
     runs: tuple[str, ...]
     """Fingerprints of the records of this arm that were compared."""
     transferred: bool = False
@@ -44,16 +54,16 @@ class ArmChoice(Record):
 
 
 class CellChoice(Record):
-    """What tuning chose at one place on the axes."""
+    """What tuning chose at one point on the axes."""
 
     axes: dict[str, Any]
     grid: Grid
-    """As it ended, the same for every arm."""
+    """The final grid, the same for every arm."""
     arms: tuple[ArmChoice, ...]
 
 
 class ChoiceRecord(Record):
-    """The end of a study's first stage: `choice.json`."""
+    """The result of a study's tuning stage: `choice.json`."""
 
     study: str
     cells: tuple[CellChoice, ...]
@@ -61,7 +71,7 @@ class ChoiceRecord(Record):
 
 @dataclass(frozen=True)
 class Stage:
-    """The runs that a study consists of at this point."""
+    """The runs of a study up to its present stage."""
 
     name: StageName
     tune: list[RunSpec]
@@ -71,36 +81,36 @@ class Stage:
 
     @property
     def runs(self) -> list[RunSpec]:
-        """All of them, in the order in which they are carried out."""
+        """All runs, in the order in which they are carried out."""
         return [*self.tune, *self.confirm]
 
 
-def by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
-    """Index records by the run they were declared as, before it was bound to data."""
-    return of_these_numerics((fingerprint(declared(record.spec)), record) for record in records)
+def index_by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
+    """Index records by the fingerprint of the declared run, before it was resolved with its data."""
+    return index_by_key((fingerprint(undo_resolve(record.spec)), record) for record in records)
 
 
-def of_these_numerics(keyed: Iterable[tuple[str, RunRecord]]) -> dict[str, RunRecord]:
-    """Index records by their keys; of several the one that counts.
+def index_by_key(keyed: Iterable[tuple[str, RunRecord]]) -> dict[str, RunRecord]:
+    """Index records by their keys; of several records with one key, take the one that counts.
 
-    Records of another NUMERICS are of other runs, whatever their specs say, and are left out.
+    Records of another NUMERICS belong to other runs, whatever their specs say, and are left out.
     """
-    ordered = in_order_of_counting(list(keyed), lambda item: item[1])
+    ordered = sort_by_precedence(list(keyed), lambda item: item[1])
     return {key: record for key, record in ordered if record.numerics == NUMERICS}
 
 
-def in_order_of_counting(items: Sequence[T], record_of: Callable[[T], RunRecord]) -> list[T]:
-    """Sort what holds records so that of several records of one run the last one counts.
+def sort_by_precedence(items: Sequence[_T], record_of: Callable[[_T], RunRecord]) -> list[_T]:
+    """Sort items with records so that of several records of one run the last one counts.
 
-    A record with an answer counts before one without, ours before an imported one, and one of the data as they were
-    used last before one of older bytes. Of two with an answer on the same bytes **the first counts**: otherwise a run
-    could be repeated until its figure is welcome. Of two without an answer the newest counts, which goes on.
+    A settled record precedes an unsettled one, ours precedes an imported one, and one of the most recently used data
+    precedes one of older data. Of two settled records of the same data **the first counts**: otherwise a run could be
+    repeated until its result is welcome. Of two unsettled records the newest counts, because it continues.
     """
     last_use: dict[str, str] = {}
     for record in map(record_of, items):
         last_use[record.fingerprint] = max(record.started, last_use.get(record.fingerprint, ""))
 
-    def rank(item: T) -> tuple[bool, bool, str]:
+    def rank(item: _T) -> tuple[bool, bool, str]:
         record = record_of(item)
         return is_settled(record), not record.imported, last_use[record.fingerprint]
 
@@ -111,35 +121,37 @@ def in_order_of_counting(items: Sequence[T], record_of: Callable[[T], RunRecord]
 
 
 def stage_of(study: AnyStudy, records: Mapping[str, RunRecord]) -> Stage:
-    """Return the stage that a study has reached. `records` are indexed `by_declaration`."""
+    """Return the stage that a study has reached. `records` come from `index_by_declaration`."""
     if isinstance(study, Listing) or not study.tuned:
         return Stage("confirm", [], study.runs())
     tried = {
-        number: _tuned(study, cell, records, may_grow=study.size_in(cell) not in study.checked_at)
+        number: _tune(study, cell, records, may_grow=study.size_in(cell) not in study.checked_at)
         for number, cell in enumerate(study.cells())
         if not study.tuned_at or study.size_in(cell) in (*study.tuned_at, *study.checked_at)
     }
-    tune = distinct(study.name, keeping_branches([run for runs, _ in tried.values() for run in runs]))
+    tune = refuse_duplicates(study.name, keep_branch_checkpoints([run for runs, _ in tried.values() for run in runs]))
     found = {number: choice for number, (_, choice) in tried.items() if choice}
     if len(found) < len(tried):
         return Stage("tune", tune, [])
-    chosen = transferred(study, found) if study.tuned_at else list(found.values())
-    return Stage("confirm", tune, confirming(study, chosen), ChoiceRecord(study=study.name, cells=tuple(chosen)))
+    chosen = transfer_choices(study, found) if study.tuned_at else list(found.values())
+    return Stage(
+        "confirm", tune, expand_confirmation(study, chosen), ChoiceRecord(study=study.name, cells=tuple(chosen))
+    )
 
 
-def confirming(study: Study, chosen: Sequence[CellChoice]) -> list[RunSpec]:
-    """Expand the second stage from what the first has chosen."""
+def expand_confirmation(study: Study, chosen: Sequence[CellChoice]) -> list[RunSpec]:
+    """Return the runs of the confirming stage, given the choices of the tuning stage."""
     cells = study.cells()
 
     def setting(cell: Setting, arm: Arm) -> Setting:
         choice = chosen[cells.index(cell)]
         return _of_arm(choice, arm).values
 
-    return distinct(study.name, study.confirming(setting))
+    return refuse_duplicates(study.name, study.confirming(setting))
 
 
-def transferred(study: Study, found: Mapping[int, CellChoice]) -> list[CellChoice]:
-    """Return the choice of every cell: what was tuned there, or what the rule makes of the tuned sizes' values."""
+def transfer_choices(study: Study, found: Mapping[int, CellChoice]) -> list[CellChoice]:
+    """Return the choice of every cell: what was tuned there, or what the study's rule derives from the tuned sizes."""
     cells = study.cells()
     choices = []
     for number, cell in enumerate(cells):
@@ -153,13 +165,13 @@ def transferred(study: Study, found: Mapping[int, CellChoice]) -> list[CellChoic
             if study.size_in(cells[at]) in study.tuned_at and point.items() <= cells[at].items()
         ]
         checked = found.get(number)
-        arms = tuple(_transferred(study, arm, cell, sources, checked) for arm in study.arms)
+        arms = tuple(_transfer(study, arm, cell, sources, checked) for arm in study.arms)
         place = study.place(study.tuning(cell, {field: grid[:1] for field, grid in study.tuned.items()})[0])
         choices.append(CellChoice(axes=place, grid=checked.grid if checked else dict(study.tuned), arms=arms))
     return choices
 
 
-def _transferred(
+def _transfer(
     study: Study, arm: Arm, cell: Setting, sources: Sequence[tuple[CellChoice, Setting]], checked: CellChoice | None
 ) -> ArmChoice:
     chosen = [(_of_arm(choice, arm), other) for choice, other in sources]
@@ -168,7 +180,7 @@ def _transferred(
         arm=arm.name,
         values={
             field: follow_width(
-                [(other.get(WIDTH), own.values[field]) for own, other in chosen], cell.get(WIDTH), study
+                [(other.get(WIDTH_FIELD), own.values[field]) for own, other in chosen], cell.get(WIDTH_FIELD), study
             )
             for field in study.tuned
         },
@@ -181,7 +193,7 @@ def _transferred(
 
 
 def follow_width(known: Sequence[tuple[Any, Any]], width: Any, study: Study) -> Any:
-    """Return the value that a study's rule gives a width, from the widths and values that were tuned."""
+    """Return the value that a study's transfer rule gives for a width, from the tuned widths and values."""
     if study.transfer == "nearest":
         apart = [0.0 if width is None else abs(math.log(width / other)) for other, _ in known]
         return known[apart.index(min(apart))][1]
@@ -192,17 +204,17 @@ def follow_width(known: Sequence[tuple[Any, Any]], width: Any, study: Study) -> 
     else:
         slope = float(study.transfer)
     value = math.exp(middle[1] + slope * (math.log(width) - middle[0]))
-    return _rounded(value, [value for _, value in known])
+    return _round(value, [value for _, value in known])
 
 
 def _of_arm(choice: CellChoice, arm: Arm) -> ArmChoice:
     return next(item for item in choice.arms if item.arm == arm.name)
 
 
-def _tuned(
+def _tune(
     study: Study, cell: Setting, records: Mapping[str, RunRecord], *, may_grow: bool = True
 ) -> tuple[list[RunSpec], CellChoice | None]:
-    """Return the tuning runs of a cell, and the choice if they have all ended and no arm asks for a wider grid."""
+    """Return the tuning runs of a cell, and the choice if all have ended and no arm needs a wider grid."""
     grid: Grid = dict(study.tuned)
     for extension in range(EXTENSIONS + 1):
         runs = study.tuning(cell, grid)
@@ -210,7 +222,7 @@ def _tuned(
         if scores is None:
             return runs, None
         best = {arm.name: _best(arm, runs, scores, grid) for arm in study.arms}
-        wider = _extended(study, grid, [values for values, _ in best.values()])
+        wider = _extend(study, grid, [values for values, _ in best.values()])
         if wider == grid or extension == EXTENSIONS or not may_grow:
             break
         grid = wider
@@ -219,7 +231,7 @@ def _tuned(
             arm=name,
             values=values,
             score=score,
-            at_edge=any(ends_at(grid[field], value) for field, value in values.items()),
+            at_edge=any(is_grid_end(grid[field], value) for field, value in values.items()),
             runs=tuple(records[fingerprint(run)].fingerprint for run in runs if run.arm == name),
         )
         for name, (values, score) in best.items()
@@ -228,7 +240,7 @@ def _tuned(
 
 
 def _scores(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> dict[str, float] | None:
-    """Return fingerprint -> score, or None while some run has not ended. A diverged run is as bad as can be."""
+    """Return fingerprint -> score, or None while some run has not ended. A diverged run has an infinite score."""
     scores = {}
     for run in runs:
         key = fingerprint(run)
@@ -241,7 +253,7 @@ def _scores(runs: Sequence[RunSpec], records: Mapping[str, RunRecord]) -> dict[s
 
 
 def is_settled(record: RunRecord) -> bool:
-    """Whether a run has ended with an answer: complete, or diverged, which is one."""
+    """Whether a run has ended with a result: it is complete, or it diverged."""
     return record.status == "complete" or record.failure == "diverged"
 
 
@@ -249,17 +261,17 @@ def _best(arm: Arm, runs: Sequence[RunSpec], scores: Mapping[str, float], grid: 
     by_point: dict[tuple[Any, ...], list[float]] = {}
     for run in runs:
         if run.arm == arm.name:
-            point = tuple(at(run, field) for field in grid)
+            point = tuple(field_at(run, field) for field in grid)
             by_point.setdefault(point, []).append(scores[fingerprint(run)])
     means = {point: statistics.fmean(values) for point, values in by_point.items()}
-    # Of equals the smallest: where every setting diverged, the grid should not grow upwards.
+    # Of equal scores the smallest point: if every setting diverged, the grid must not grow upwards.
     ordered = sorted(means) if all(_is_number(value) for point in means for value in point) else list(means)
     point = min(ordered, key=means.__getitem__)
     return dict(zip(grid, point, strict=True)), means[point]
 
 
-def _extended(study: Study, grid: Grid, optima: Sequence[Setting]) -> Grid:
-    """Return the grid with one more value at each end at which some optimum lies, where a run can have that value."""
+def _extend(study: Study, grid: Grid, optima: Sequence[Setting]) -> Grid:
+    """Return the grid with one more value at each end that is the optimum of some arm, if a run can have that value."""
     wider = dict(grid)
     for field, values in grid.items():
         found = [optimum[field] for optimum in optima]
@@ -271,33 +283,33 @@ def _extended(study: Study, grid: Grid, optima: Sequence[Setting]) -> Grid:
 
 
 def _below(values: Sequence[Any], optima: Sequence[Any]) -> list[float]:
-    """Return the value that would follow the lower end of a grid, if some optimum lies there.
+    """Return the value below the lower end of a grid, if some optimum is at that end.
 
-    It goes on in the ratio of the last two. From zero on, and below one where numbers are whole, no ratio leads.
+    It continues the ratio of the last two values. There is none below zero, nor below one for whole numbers.
     """
     if not _at_end(values, optima, min) or min(values) <= 0:
         return []
     first, second = sorted(values)[:2]
-    new = _rounded(first**2 / second, optima)
+    new = _round(first**2 / second, optima)
     return [new] if 0 < new < first else []
 
 
 def _above(values: Sequence[Any], optima: Sequence[Any]) -> list[float]:
-    """Return the value that would follow the upper end of a grid, in the ratio of the last two."""
+    """Return the value above the upper end of a grid, in the ratio of the last two, if some optimum is at that end."""
     if not _at_end(values, optima, max) or sorted(values)[-2] <= 0:
         return []
     second, last = sorted(values)[-2:]
-    new = _rounded(last**2 / second, optima)
+    new = _round(last**2 / second, optima)
     return [new] if new > last else []
 
 
-def ends_at(values: Sequence[Any], value: Any) -> bool:
-    """Whether a grid ends at a value although more could lie beyond it; below nought nothing does."""
+def is_grid_end(values: Sequence[Any], value: Any) -> bool:
+    """Whether a value is at an end of a grid that could continue; nothing is below zero."""
     return any(_at_end(values, [value], end) for end in ((min, max) if value != 0 else (max,)))
 
 
 def _at_end(values: Sequence[Any], optima: Sequence[Any], end: Callable[[Sequence[Any]], Any]) -> bool:
-    """Whether some optimum lies at an end of a grid. One value, or what are no numbers, has none."""
+    """Whether some optimum is at an end of a grid. A single value, and values that are not numbers, have no ends."""
     return len(values) > 1 and all(map(_is_number, values)) and end(values) in optima
 
 
@@ -315,8 +327,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _rounded(value: float, like: Sequence[Any]) -> float:
-    """Round to what a person would have written: a fingerprint hangs on every digit. Whole where the field is."""
+def _round(value: float, like: Sequence[Any]) -> float:
+    """Round to three digits, as a person would write it, because a fingerprint depends on every digit.
+
+    The result is a whole number if the field is.
+    """
     if all(isinstance(one, int) for one in like):
         return round(value)
     return float(f"{value:.3g}")

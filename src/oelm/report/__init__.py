@@ -1,1 +1,1 @@
-"""From comparisons to pages that people read."""
+"""Turn comparisons into reports for readers."""

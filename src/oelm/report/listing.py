@@ -1,49 +1,49 @@
-"""The report of runs listed one by one: each beside its published figure, compared only where that is fair."""
+"""The report of runs that are listed one by one. They are compared only where that is fair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import oelm
-from oelm.analysis.compare import Comparison, Found
-from oelm.analysis.evidence import Evidence
-from oelm.analysis.gather import by_data, gather, methods_of
-from oelm.analysis.measure import Measure, measure_of
-from oelm.analysis.rows import Row
+from oelm.analysis.compare import Comparison, Found, by_data, gather, methods_of
+from oelm.analysis.evidence import Evidence, Measure, Row, measure_of
 from oelm.errors import IncomparableRuns, UsageError
-from oelm.record.schema import RunRecord
-from oelm.record.stages import in_order_of_counting
-from oelm.record.store import find_records
-from oelm.report.certificates import certificate, unreadable_section
-from oelm.report.content import answer
-from oelm.report.document import Answer, Column, Document, Line, Section, Table
-from oelm.report.numbers import ONE_SEED, mark_notes, marks_of, shown_figure, shown_setting
-from oelm.report.sections import beside_published
-from oelm.report.wording import Language, Say, wording
-from oelm.spec.run import NUMERICS, RunSpec, declared, fingerprint
-from oelm.study import Listing
+from oelm.published.claims import published_run
+from oelm.published.settings import group_settings
+from oelm.record.folder import find_records
+from oelm.record.record import RunRecord
+from oelm.record.stages import sort_by_precedence
+from oelm.report.render import Answer, Column, Document, Line, Section, Table
+from oelm.report.study import answer_of, published_section, statistics_remarks
+from oelm.report.tables import certificate, unreadable_section
+from oelm.report.wording import ONE_SEED, Language, Say, format_figure, format_setting, mark_notes, marks_of, wording
+from oelm.spec.run import NUMERICS, RunSpec, fingerprint, undo_resolve
+from oelm.spec.study import Listing
 
 Members = dict[str, Found]
-"""Label -> the record of the listed run, and where it lies."""
+"""Label -> the folder and the record of the listed run."""
 
 
 def listing_document(listing: Listing, root: Path, out: Path, lang: Language) -> tuple[Document, list[Comparison]]:
-    """Say what became of the listed runs; return the comparisons that they allow as well."""
+    """Return the report of the listed runs, and the comparisons that they allow."""
     if not root.is_dir():
-        raise UsageError(f"{root} is no folder, so no run of {listing.name!r} is there. Run it first.")
+        raise UsageError(f"{root} is not a folder, so it has no run of {listing.name!r}. Run the listing first.")
     say = wording(lang)
     found, bad = find_records(root)
     members = listed_records(listing, found)
     complete = [item for item in members.values() if item[1].status == "complete"]
     compared, answers = _comparisons(complete, say)
     lead = say("listing_lead", complete=len(complete), expected=len(listing.listed))
+    details = tuple(remark for comparison in compared for remark in statistics_remarks(comparison, say))
     evidence = [_row(label, directory, record) for label, (directory, record) in members.items()]
     sections = [
         Section("verdict", say("heading_verdict"), (lead,), answers=tuple(answers)),
         Section("table", say("heading_listing"), table=_table(listing.listed, members, say)),
-        *beside_published(evidence, out, say, lang),
+        *([Section("statistics", say("heading_statistics"), remarks=details)] if details else []),
+        *published_section(evidence, out, say, lang),
+        *_settings_section(listing.listed, say),
         Section("evidence", say("heading_evidence"), (say("evidence_note"),), folds=tuple(
             certificate(item, row.arm, out, say) for row, item in evidence
         )),
@@ -54,18 +54,18 @@ def listing_document(listing: Listing, root: Path, out: Path, lang: Language) ->
 
 
 def listed_records(listing: Listing, found: Sequence[Found]) -> Members:
-    """Find the records of the listed runs, of several the one that counts. Those of other NUMERICS are other runs'."""
+    """Find the record of each listed run; of several, the one that takes precedence. Other NUMERICS are other runs."""
     by_run: dict[str, Found] = {}
-    for directory, record in in_order_of_counting(found, lambda item: item[1]):
+    for directory, record in sort_by_precedence(found, lambda item: item[1]):
         if record.numerics == NUMERICS:
-            by_run[fingerprint(declared(record.spec))] = (directory, record)
+            by_run[fingerprint(undo_resolve(record.spec))] = (directory, record)
     return {
-        run.label or "": by_run[key] for run in listing.listed if (key := fingerprint(declared(run))) in by_run
+        run.label or "": by_run[key] for run in listing.listed if (key := fingerprint(undo_resolve(run))) in by_run
     }  # fmt: skip
 
 
 def _comparisons(complete: Sequence[Found], say: Say) -> tuple[list[Comparison], list[Answer]]:
-    """Compare corpus by corpus; a refusal is an answer too."""
+    """Compare the runs of each corpus. A refused comparison is an answer too."""
     compared: list[Comparison] = []
     answers: list[Answer] = []
     groups = by_data(complete)
@@ -81,7 +81,7 @@ def _comparisons(complete: Sequence[Found], say: Say) -> tuple[list[Comparison],
             answers.append(Answer(corpus, "undecided", say("listing_refused"), why))
             continue
         compared.append(comparison)
-        found = [answer(comparison, row, say) for row in comparison.rows if row.verdict]
+        found = [answer_of(comparison, row, say) for row in comparison.rows if row.verdict]
         answers += [replace(one, subject=f"{corpus}, {one.subject}") for one in found] if len(groups) > 1 else found
     return compared, answers
 
@@ -105,12 +105,12 @@ def _table(runs: Sequence[RunSpec], members: Mapping[str, Found], say: Say) -> T
         }.items()
     )  # fmt: skip
     lines = tuple(_line(run, members.get(run.label or ""), say) for run in runs)
-    notes = tuple(_notes(lines, say))
-    return Table("runs", columns, lines, notes)
+    notes = mark_notes("".join(line.cells[5] for line in lines), say)
+    return Table("runs", columns, lines, tuple(notes))
 
 
 def _line(run: RunSpec, member: Found | None, say: Say) -> Line:
-    cells = [run.label or "", run.data.corpus, run.arm, shown_setting(run.train.learning_rate)]
+    cells = [run.label or "", run.data.corpus, run.arm, format_setting(run.train.learning_rate)]
     if member is None:
         return Line((*cells, say("gap_missing"), say("none"), say("none")))
     _, record = member
@@ -119,18 +119,37 @@ def _line(run: RunSpec, member: Found | None, say: Say) -> Line:
     state = say("status_complete") if record.status == "complete" else _state(record, say)
     if cost is None:
         return Line((*cells, state, say("none"), say("none")))
-    figure = shown_figure(measure.figure(cost), measure, say) + ONE_SEED + marks_of(record)
+    figure = format_figure(measure.figure(cost), measure, say) + ONE_SEED + marks_of(record)
     return Line(
         (*cells, state, figure, say(f"{measure.name}_{measure.judged}")),
         links={5: f"#run-{record.fingerprint}"},
     )
 
 
+def _settings_section(runs: Sequence[RunSpec], say: Say) -> list[Section]:
+    """Return the settings of the published runs with their sources, without those that only this program has."""
+    known = [run for run in runs if published_run(run)]
+    lines = [
+        Line((setting.field, say("all_runs") if whose == "all" else whose, setting.value,
+              say(f"basis_{setting.basis}"), setting.where, setting.differs or say("none")))
+        for kind in dict.fromkeys(run.model.kind for run in known)
+        for setting, whose in group_settings([run for run in known if run.model.kind == kind])
+        if setting.basis != "ours"
+    ]  # fmt: skip
+    if not lines:
+        return []
+    columns = tuple(
+        Column(name, say(key))
+        for name, key in {
+            "field": "setting", "runs": "runs", "value": "setting_value", "basis": "setting_basis",
+            "where": "setting_where", "differs": "setting_differs",
+        }.items()
+    )  # fmt: skip
+    table = Table("settings", columns, tuple(lines))
+    return [Section("settings", say("heading_settings"), (say("settings_note"),), table=table)]
+
+
 def _state(record: RunRecord, say: Say) -> str:
     state = "diverged" if record.failure == "diverged" else record.status
     unsaid = "not_finite" if state == "diverged" else "no_reason"
     return say(f"gap_{state}", step=record.step, error=record.last_words or say(unsaid))
-
-
-def _notes(lines: Sequence[Line], say: Say) -> Iterator[str]:
-    yield from mark_notes("".join(line.cells[5] for line in lines), say)

@@ -1,4 +1,4 @@
-"""The sections about sizes: what changes with them, what was predicted for held-back ones and what came out."""
+"""The sections about model sizes: trends, predictions for held-back sizes and their outcomes, and the draw."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oelm.analysis.compare import Comparison
-from oelm.analysis.draws import spreads
-from oelm.analysis.prediction import PredictedRecord, PredictionRecord, outcome, read_prediction
-from oelm.analysis.scaling import Observation, Quantity, Series, series_of
+from oelm.analysis.scaling import (
+    Observation,
+    PredictedRecord,
+    PredictionRecord,
+    ScalingQuantity,
+    Series,
+    find_outcome,
+    read_prediction,
+    series_of,
+    spreads,
+)
 from oelm.analysis.statistics import percent
-from oelm.report.document import Column, Line, Section, Table
-from oelm.report.figures import look
-from oelm.report.numbers import shown_percent, shown_probability, shown_share
-from oelm.report.plots import figure_of_one
-from oelm.report.sections import figure, places
-from oelm.report.wording import Language, Say, wording
+from oelm.report.figures import arm_places, draw_figure, figure_of_one, style_of
+from oelm.report.render import Column, Line, Section, Table
+from oelm.report.wording import Language, Say, format_percent, format_probability, format_share, wording
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def scaling_sections(comparison: Comparison, root: Path, lang: Language) -> Iterator[Section]:
-    """Tell what changes with size, and what was predicted; then what the draw changes, where a study asks that."""
+    """Show the trends with size, the predictions, and the share of the spread that comes from the draw."""
     say = wording(lang)
     if found := series_of(comparison):
         prediction = read_prediction(root)
         drawn = [series for series in found if series.quantity in ("freezing", "content")]
-        order = places(comparison)
+        order = arm_places(comparison)
         picture = None
         if drawn:
-            picture = figure(
-                "scaling", lambda voice: _drawn(drawn, prediction, order, voice), say("scaling_caption"), lang
+            picture = draw_figure(
+                "scaling", lambda voice: _draw(drawn, prediction, order, voice), say("scaling_caption"), lang
             )
         yield Section(
             "scaling", say("heading_scaling"), tuple(_paragraphs(comparison, found, prediction, say)),
@@ -44,7 +49,7 @@ def scaling_sections(comparison: Comparison, root: Path, lang: Language) -> Iter
         columns = tuple(Column("arm" if key == "arm" else key, say(key)) for key in headings)
         lines = tuple(
             Line((
-                item.arm, shown_share(item.share, say), f"{item.draw**0.5:.4f}", shown_probability(item.p, say),
+                item.arm, format_share(item.share, say), f"{item.draw**0.5:.4f}", format_probability(item.p, say),
                 f"{item.draws} x {item.seeds}",
             ))
             for item in split
@@ -68,7 +73,7 @@ def _paragraphs(
     )  # fmt: skip
     early = _started_before(comparison, prediction)
     yield say("scaling_early" if early else "scaling_first", runs=early)
-    outcomes = [(item, came) for item in prediction.predicted if (came := outcome(found, item))]
+    outcomes = [(item, came) for item in prediction.predicted if (came := find_outcome(found, item))]
     if outcomes:
         inside = sum(item.low <= value <= item.high for item, (value, _) in outcomes)
         yield say("scaling_held", inside=inside, count=len(outcomes))
@@ -101,13 +106,13 @@ def _table(found: Sequence[Series], prediction: PredictionRecord | None, say: Sa
         ),
         *(column for size in held for column in _held_columns(size, say)),
     )
-    told = {(item.quantity, item.arm, item.size): item for item in prediction.predicted} if prediction else {}
+    predicted = {(item.quantity, item.arm, item.size): item for item in prediction.predicted} if prediction else {}
     lines = []
     for series in found:
         means = {point.size: point.mean for point in series.points}
-        cells = [_shown(series.quantity, means.get(point.size), say) for point in ordered if point.size not in held]
+        cells = [_format(series.quantity, means.get(point.size), say) for point in ordered if point.size not in held]
         for size in held:
-            cells += _held_cells(found, told.get((series.quantity, series.arm, size)), say)
+            cells += _held_cells(found, predicted.get((series.quantity, series.arm, size)), say)
         lines.append(Line((say(f"scaling_{series.quantity}"), series.arm, *cells)))
     return Table("scaling", columns, tuple(lines))
 
@@ -119,28 +124,28 @@ def _held_columns(size: str, say: Say) -> tuple[Column, Column]:
 def _held_cells(found: Sequence[Series], item: PredictedRecord | None, say: Say) -> list[str]:
     if item is None:
         return [say("none"), say("none")]
-    low, high = (_shown(item.quantity, bound, say) for bound in (item.low, item.high))
-    came = outcome(found, item)
+    low, high = (_format(item.quantity, bound, say) for bound in (item.low, item.high))
+    came = find_outcome(found, item)
     if came is None:
         return [say("scaling_between", low=low, high=high), say("none")]
     where = "inside" if item.low <= came[0] <= item.high else "outside"
-    value = _shown(item.quantity, came[0], say)
+    value = _format(item.quantity, came[0], say)
     return [say("scaling_between", low=low, high=high), say(f"scaling_{where}", value=value)]
 
 
-def _shown(quantity: Quantity, value: float | None, say: Say) -> str:
+def _format(quantity: ScalingQuantity, value: float | None, say: Say) -> str:
     if value is None:
         return say("none")
     if quantity == "loss":
         return f"{value:.4f}"
-    return shown_share(value, say) if quantity == "lost" else shown_percent(value, say)
+    return format_share(value, say) if quantity == "lost" else format_percent(value, say)
 
 
-def _drawn(found: Sequence[Series], prediction: PredictionRecord | None, order: Sequence[str], say: Say) -> Figure:
+def _draw(found: Sequence[Series], prediction: PredictionRecord | None, order: Sequence[str], say: Say) -> Figure:
     picture, axes = figure_of_one(3.6)
     places_of = {point.size: point.parameters for series in found for point in series.points}
     for series in found:
-        colour, style = look(order.index(series.arm))
+        colour, style = style_of(order.index(series.arm))
         label = f"{series.arm}, {'C' if series.quantity == 'content' else 'd'}"
         numbers = [point.parameters for point in series.points]
         axes.plot(numbers, [percent(point.mean) for point in series.points], color=colour, linestyle=style, label=label)

@@ -1,46 +1,158 @@
-"""The tables of a study: formatted once, set in every medium."""
+"""The tables of a study, formatted for every medium, and the lists of its runs: evidence, gaps, unreadable files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
-from oelm.analysis.ablation import Ablation, Step
+from oelm.analysis.ablation import Ablation, AblationStep
 from oelm.analysis.bootstrap import Noise
-from oelm.analysis.compare import Comparison
+from oelm.analysis.budgets import Saving
+from oelm.analysis.compare import Comparison, Gap, Ignored
 from oelm.analysis.convergence import Convergence
-from oelm.analysis.moderation import is_marked
-from oelm.analysis.rows import Row
-from oelm.analysis.savings import Saving
+from oelm.analysis.evidence import Cell, Evidence, Row, format_value
+from oelm.analysis.statistics import is_marked
 from oelm.analysis.tuning import Sensitivity
-from oelm.report.certificates import link
-from oelm.report.document import Column, Line, Table
-from oelm.report.numbers import (
+from oelm.record.folder import RECORD
+from oelm.report.render import Column, Folded, Line, Remark, Section, Table
+from oelm.report.wording import (
+    DIRTY,
     ONE_SEED,
+    OUTSIDE_HISTORY,
+    UNKNOWN_TREE,
+    Say,
+    format_bounds,
+    format_bytes,
+    format_difference,
+    format_figure,
+    format_freedom,
+    format_interval,
+    format_margin,
+    format_perplexity,
+    format_place,
+    format_probability,
+    format_seconds,
+    format_setting,
+    format_share,
+    format_verdict,
     mark_notes,
     marks,
-    shown_bounds,
-    shown_bytes,
-    shown_difference,
-    shown_figure,
-    shown_freedom,
-    shown_interval,
-    shown_margin,
-    shown_perplexity,
-    shown_probability,
-    shown_seconds,
-    shown_setting,
-    shown_share,
-    shown_verdict,
+    marks_of,
 )
-from oelm.report.wording import Say
-from oelm.study import at
+from oelm.spec.study import field_at
+
+MOST_REMARKS = 60
+"""Most remarks that a section lists. It gives the number of the others."""
+
+
+def name_arm(arm: str, cell: Cell) -> str:
+    """Return the name of an arm with its place on the axes."""
+    return ", ".join(filter(None, [arm, format_place(cell)]))
+
+
+def link_record(directory: Path, out: Path) -> str:
+    """Return the link from the report to the record of a run."""
+    return quote(Path(os.path.relpath(directory / RECORD, out)).as_posix())
+
+
+def evidence_section(comparison: Comparison, out: Path, say: Say) -> Iterator[Section]:
+    """List the source of every number in the table: record, spec, commit and command."""
+    older = {run.fingerprint for _, run in comparison.registration.older} if comparison.registration else set()
+    folds = [
+        fold for number, row in enumerate(comparison.rows, 1) for fold in _provenances(row, number, older, out, say)
+    ]  # fmt: skip
+    if folds:
+        yield Section("evidence", say("heading_evidence"), (say("evidence_note"),), folds=tuple(folds))
+
+
+def _provenances(row: Row, number: int, older: set[str], out: Path, say: Say) -> Iterator[Folded]:
+    for place, (item, cost) in enumerate(zip(row.evidence, row.costs, strict=True)):
+        figure = format_figure(row.measure.figure(cost), row.measure, say) + marks_of(item.record)
+        heading = {"title": name_arm(row.arm, row.cell), "title_anchor": f"evidence-{number}"} if place == 0 else {}
+        summary = f"{say('seed')} {item.spec.seed}: {say(row.measure.name)} {figure}"
+        summary += f" ({say('older_run')})" if item.record.fingerprint in older else ""
+        yield certificate(item, summary, out, say, **heading)
+
+
+def certificate(item: Evidence, summary: str, out: Path, say: Say, **heading: str) -> Folded:
+    """Return the provenance of a run's number."""
+    environment, href = item.record.environment, link_record(item.directory, out)
+    return Folded(
+        summary=summary,
+        text=item.spec.model_dump_json(indent=1),
+        facts=(
+            (say("record"), item.record.fingerprint, href),
+            (say("commit"), _commit(item, say), None),
+            (say("command"), environment.command, None),
+            (say("machine"), f"{environment.device}, torch {environment.torch}", None),
+        ),
+        anchor=f"run-{item.record.fingerprint}",
+        href=href,
+        **heading,
+    )
+
+
+def _commit(item: Evidence, say: Say) -> str:
+    environment = item.record.environment
+    if environment.commit is None:
+        return say("no_commit")
+    words = {DIRTY: "uncommitted", UNKNOWN_TREE: "tree_unknown", OUTSIDE_HISTORY: "not_in_history"}
+    remarks = [f"{mark} {say(words[mark])}" for mark in marks_of(item.record) if mark in words]
+    return " ".join([environment.commit[:12], *remarks])
+
+
+def remark_sections(comparison: Comparison, root: Path, out: Path, say: Say) -> Iterator[Section]:
+    """List the runs without a figure, the records of other studies, and the unreadable files."""
+    gaps = tuple(gap_remark(gap, out, say) for gap in comparison.gaps)
+    ignored = tuple(_ignored_remark(item, root, out, say) for item in comparison.ignored)
+    for anchor, remarks in {"gaps": gaps, "ignored": ignored}.items():
+        if remarks:
+            more = len(remarks) - MOST_REMARKS
+            words = (say("and_more", count=more),) if more > 0 else ()
+            yield Section(anchor, say(f"heading_{anchor}"), words, remarks=remarks[:MOST_REMARKS])
+    if comparison.unreadable:
+        yield unreadable_section(comparison.unreadable, say)
+
+
+def unreadable_section(complaints: tuple[str, ...], say: Say) -> Section:
+    """List the files that could not be read."""
+    remarks = tuple(Remark(say("file"), line) for line in dict.fromkeys(complaints))
+    return Section("unreadable", say("heading_unreadable"), remarks=remarks)
+
+
+def gap_remark(gap: Gap, out: Path, say: Say) -> Remark:
+    """Say why a run has no figure."""
+    record = gap.evidence.record if gap.evidence else None
+    unsaid = "not_finite" if gap.state == "diverged" else "no_reason"
+    return Remark(
+        subject=say("samples_of", arm=name_arm(gap.arm, gap.cell), seed=gap.seed),
+        text=say(
+            f"gap_{gap.state}",
+            step=record.step if record else 0,
+            error=(record.last_words if record else "") or say(unsaid),
+        ),
+        href=link_record(gap.evidence.directory, out) if gap.evidence else None,
+    )
+
+
+def _ignored_remark(item: Ignored, root: Path, out: Path, say: Say) -> Remark:
+    differs = "; ".join(
+        say("ignored_differs", field=field, found=format_value(found), meant=format_value(meant))
+        for field, (found, meant) in item.differs.items()
+    )
+    return Remark(
+        subject=os.path.relpath(item.directory, root),
+        text=say("ignored_twin", other=os.path.relpath(item.twin, root)) if item.twin else differs,
+        href=link_record(item.directory, out),
+    )
 
 
 def results(comparison: Comparison, say: Say, noise: Noise | None = None) -> Table:
     """Format a comparison: one line per arm and place on the axes."""
     study, measure = comparison.study, comparison.measure
-    margin = shown_margin(comparison.margin, measure, say)
+    margin = format_margin(comparison.margin, measure, say)
     columns = [
         *(Column("axis", axis) for axis in study.axis_names),
         Column("arm", say("arm")),
@@ -69,15 +181,15 @@ def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say) -> Iterable
     yield from (value for _, value in row.cell)
     yield row.arm
     for field in comparison.study.tuned:
-        yield shown_setting(at(row.evidence[0].spec, field)) if row.evidence else none
+        yield format_setting(field_at(row.evidence[0].spec, field)) if row.evidence else none
     yield str(len(row.evidence))
-    yield shown_figure(row.figure, measure, say) + marks(row)
-    yield shown_difference(row.difference.mean, measure, say) if row.difference else none
-    yield shown_interval(row.difference, measure, say)
+    yield format_figure(row.figure, measure, say) + marks(row)
+    yield format_difference(row.difference.mean, measure, say) if row.difference else none
+    yield format_interval(row.difference, measure, say)
     if noise:
         found = noise.get((row.arm, row.cell))
-        yield shown_bounds(found.interval if found else None, measure, say)
-    yield shown_verdict(row, say)
+        yield format_bounds(found.interval if found else None, measure, say)
+    yield format_verdict(row, say)
 
 
 def _notes(comparison: Comparison, say: Say, noise: Noise) -> Iterable[str]:
@@ -92,7 +204,7 @@ def _notes(comparison: Comparison, say: Say, noise: Noise) -> Iterable[str]:
 
 
 def statistics_table(comparison: Comparison, say: Say) -> Table:
-    """Format what the verdict rests on: corrected probabilities, degrees of freedom, the plain interval, more seeds."""
+    """Format the basis of the verdicts: corrected p-values, degrees of freedom, the plain interval, missing seeds."""
     skewed = any(row.difference and is_marked(row.difference.skewness) for row in comparison.rows)
     columns = (
         *(Column("axis", axis) for axis in comparison.study.axis_names),
@@ -117,11 +229,11 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
                     *(value for _, value in row.cell),
                     row.arm,
                     str(row.difference.pairs),
-                    shown_probability(row.difference.p_none, say),
-                    shown_probability(row.adjusted, say),
-                    shown_freedom(row.difference.freedom, say),
-                    shown_bounds(row.difference.plain, comparison.measure, say),
-                    *([shown_bounds(robust, comparison.measure, say)] if skewed else []),
+                    format_probability(row.difference.p_none, say),
+                    format_probability(row.adjusted, say),
+                    format_freedom(row.difference.freedom, say),
+                    format_bounds(row.difference.plain, comparison.measure, say),
+                    *([format_bounds(robust, comparison.measure, say)] if skewed else []),
                     say("none") if more is None else str(more),
                 ),
                 href=f"#evidence-{number}",
@@ -151,7 +263,7 @@ def ablation_table(comparison: Comparison, found: Sequence[Ablation], say: Say) 
     return Table("ablation", columns, tuple(lines))
 
 
-def _step(comparison: Comparison, item: Ablation, step: Step, say: Say) -> Line:
+def _step(comparison: Comparison, item: Ablation, step: AblationStep, say: Say) -> Line:
     difference, measure = step.difference, comparison.measure
     single = ONE_SEED if difference and difference.pairs == 1 else ""
     return Line((
@@ -159,8 +271,8 @@ def _step(comparison: Comparison, item: Ablation, step: Step, say: Say) -> Line:
         say(f"step_{step.name}"),
         step.start,
         step.end,
-        shown_difference(difference.mean, measure, say) + single if difference else say("none"),
-        shown_interval(difference, measure, say),
+        format_difference(difference.mean, measure, say) + single if difference else say("none"),
+        format_interval(difference, measure, say),
     ))  # fmt: skip
 
 
@@ -189,20 +301,20 @@ def convergence_table(comparison: Comparison, found: Sequence[Convergence], say:
                 bounds,
                 say("of", part=len(item.reached), whole=len(item.reached) + item.missed),
                 say("none") if item.steps is None else f"{item.steps:,.0f}",
-                shown_seconds(item.seconds, say),
+                format_seconds(item.seconds, say),
             ))
         )  # fmt: skip
     return Table("convergence", columns, tuple(lines), (say("convergence_note"),))
 
 
 def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path, say: Say) -> Table:
-    """Format what tuning saw: a line per arm, a column per value of the grid, each score leading to its record."""
+    """Format the scores of tuning: a line per arm, a column per value of the grid, each score with a link."""
     values = list(dict.fromkeys(point.value for item in found for point in item.points))
     values = sorted(values) if all(isinstance(value, int | float) for value in values) else values
     columns = (
         *(Column("axis", axis) for axis in comparison.study.axis_names),
         Column("arm", say("arm")),
-        *(Column("score", shown_setting(value)) for value in values),
+        *(Column("score", format_setting(value)) for value in values),
         Column("chosen", say("chosen")),
         Column("penalty", say("penalty")),
         Column("difference", say("difference", reference=comparison.study.reference)),
@@ -212,9 +324,9 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path
     lines = []
     for item in found:
         means = {point.value: "∞" if point.diverged else f"{point.mean:.4f}" for point in item.points}
-        born = {point.value: link(point.directories[0], out) for point in item.points if point.directories}
+        born = {point.value: link_record(point.directories[0], out) for point in item.points if point.directories}
         scores = len(item.cell) + 1
-        chosen = say("none") if item.chosen is None else shown_setting(item.chosen)
+        chosen = say("none") if item.chosen is None else format_setting(item.chosen)
         penalty = item.penalty
         lines.append(
             Line((
@@ -224,7 +336,7 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path
                 chosen + ("*" if item.at_edge else ""),
                 say("none") if penalty is None else ("∞" if penalty == float("inf") else f"{penalty:+.4f}"),
                 _at_best(item, references.get(item.cell), comparison, say),
-                shown_share(item.qk, say),
+                format_share(item.qk, say),
             ), links={scores + place: born[value] for place, value in enumerate(values) if value in born})
         )  # fmt: skip
     notes = [say("tuning_note", field=found[0].field if found else "")]
@@ -233,15 +345,15 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path
 
 
 def _at_best(item: Sensitivity, reference: float | None, comparison: Comparison, say: Say) -> str:
-    """Format how far an arm's best setting is from the reference's, both as validation saw them."""
+    """Format the difference on validation between the best settings of an arm and of the reference."""
     if item.best is None or reference is None or item.arm == comparison.study.reference:
         return say("none")
     measure = comparison.measure
-    return shown_difference(measure.of_scores(item.best - reference), measure, say)
+    return format_difference(measure.of_scores(item.best - reference), measure, say)
 
 
 def cost_table(comparison: Comparison, found: Sequence[Saving], say: Say) -> Table:
-    """Format what the arms need, beside what they can save."""
+    """Format the costs of the arms and the savings that are possible."""
     by_place = {(item.arm, item.cell): item for item in found}
     columns = (
         *(Column("axis", axis) for axis in comparison.study.axis_names),
@@ -268,31 +380,31 @@ def _cost_cells(row: Row, saving: Saving | None, say: Say) -> Iterable[str]:
     none, record = say("none"), row.evidence[0].record
     yield from (value for _, value in row.cell)
     yield row.arm
-    # What a schedule begins with says little of the whole run.
+    # With a schedule, the counts at the start do not describe the whole run.
     counts = None if record.spec.method.schedule.moves else row.parameters
     yield f"{counts.trainable:,}" if counts else none
     yield f"{counts.frozen:,}" if counts else none
-    yield shown_share(saving.qk, say) if saving else none
-    yield shown_bytes(record.cost.optimizer_bytes if record.cost and counts else None, say)
-    yield shown_bytes(record.result.peak_memory_bytes if record.result else None, say)
+    yield format_share(saving.qk, say) if saving else none
+    yield format_bytes(record.cost.optimizer_bytes if record.cost and counts else None, say)
+    yield format_bytes(record.result.peak_memory_bytes if record.result else None, say)
     yield f"{row.tokens_per_second:,.0f}" if row.tokens_per_second else none
-    yield shown_share(saving.flops, say) if saving else none
+    yield format_share(saving.flops, say) if saving else none
     if saving is None or saving.time is None:
         yield none
         return
     interval = saving.time_interval
     bounds = f" ({100 * interval.low:.1f} … {100 * interval.high:.1f})" if interval else ONE_SEED
-    yield shown_share(saving.time, say) + bounds + (" !" if saving.unexplained else "")
+    yield format_share(saving.time, say) + bounds + (" !" if saving.unexplained else "")
 
 
-def floors(comparison: Comparison, say: Say) -> list[str]:
-    """Return the perplexities that no model can beat, as written."""
-    return list(dict.fromkeys(shown_perplexity(row.floor, say) for row in comparison.rows if row.floor))
+def format_floors(comparison: Comparison, say: Say) -> list[str]:
+    """Return the lowest possible perplexities, formatted."""
+    return list(dict.fromkeys(format_perplexity(row.floor, say) for row in comparison.rows if row.floor))
 
 
-def guesses(comparison: Comparison, say: Say) -> list[str]:
-    """Return, as written, the shares of right answers that need no finding, where records tell them."""
+def format_guesses(comparison: Comparison, say: Say) -> list[str]:
+    """Return the accuracies of guessing, formatted, from the records that have them."""
     data = (item.record.data for row in comparison.rows for item in row.evidence)
     return list(
-        dict.fromkeys(f"{found.corpus} {shown_share(found.guess, say)}" for found in data if found and found.guess)
+        dict.fromkeys(f"{found.corpus} {format_share(found.guess, say)}" for found in data if found and found.guess)
     )

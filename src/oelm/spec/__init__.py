@@ -1,1 +1,1 @@
-"""The vocabulary: what a method, a model, a corpus, a training and a run are, as values."""
+"""Specs: methods, models, data, training, runs and studies as immutable, hashable values. Nothing here needs torch."""

@@ -2,99 +2,156 @@
 
     MethodSpec = initialisation of Q/K  x  what is frozen  x  when  x  repairs of the logits  x  learning rates
 
-Named methods are constants of this space, so the cells between them exist too. Code that meets a cell it does
-not carry out refuses it by name; nothing is ignored.
+Named methods are constants of this space, so every combination between them exists as well. A combination that is not
+implemented for a model is refused by name and never ignored.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from oelm.spec.base import Spec
-from oelm.spec.repair import POSITION_REPAIRS, UNTRAINED_REPAIRS, RepairSpec
+from oelm.spec.value import Spec
 
 Role = Literal["q", "k", "v", "o", "ffn"]
 Site = Literal["self", "encoder", "decoder", "cross"]
 Layers = tuple[int, ...]
-"""Layer numbers; negative ones count from the last, as in Python."""
+"""Layer numbers; negative ones count from the last layer, as in Python."""
 Moment = Annotated[int, Field(strict=True, ge=0)] | Annotated[float, Field(ge=0, le=1)]
-"""When: a step number, or (as a float) a fraction of training. Strict, for 30.0 is neither and would become step 30."""
-
-
+"""A step number, or (as a float) a fraction of training. Integers are strict, because 30.0 would become step 30."""
 ArmClass = Literal["trained", "frozen", "repaired"]
-"""Arms whose results vary alike over seeds: nothing is frozen; something is; something is, and trained repairs help."""
+"""Arms whose results vary similarly over seeds: nothing is frozen; weights are frozen; weights are frozen and trained
+repairs are on."""
+
+POSITION_REPAIRS = frozenset({"position_features", "position_bias"})
+"""Repairs that read positions only, so that they also work without Q and K."""
+
+UNTRAINED_REPAIRS = frozenset({"key_shift"})
+"""Repairs without trained parameters."""
+
+
+def heads_of(share: float, num_heads: int) -> int:
+    """Return the number of heads in a share of them: none for 0, otherwise at least one."""
+    return max(1, round(share * num_heads)) if share else 0
+
+
+class RepairSpec(Spec):
+    """Everything that changes the Q/K logits beyond the two projections.
+
+    Every repair is off by default and allowed on any arm. Each starts without an effect, except `key_shift`, `qk_norm`
+    and `position_features`, which change the function itself. They act in this order:
+
+        x -> diagonal -> projection + low_rank -> core -> query_bias -> qk_norm -> positions -> key_shift
+          -> key_mix -> temperature -> position_features appended -> logits + position_bias
+    """
+
+    key_shift: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the heads that read the key of the previous token."""
+    temperature: bool = False
+    """A trained factor on each head's logits, one at the start."""
+    qk_norm: bool = False
+    """Give each head's queries and keys the norm sqrt(K), and its logits a trained factor, one at the start."""
+    core: bool = False
+    """A trained K x K matrix per query head between the two frames, the identity at the start."""
+    diagonal: bool = False
+    """A trained diagonal on the input of Q and another on that of K, ones at the start."""
+    query_bias: bool = False
+    """A trained vector per head, added to its queries: a preference for some keys, whatever the query is."""
+    low_rank: Annotated[int, Field(ge=0)] = 0
+    """Rank of a trained residual on Q and of another on K, zero at the start."""
+    position_bias: bool = False
+    """A trained bias per head and distance, zero at the start."""
+    key_mix: bool = False
+    """A trained mixture, per key head, of a token's key and the previous one; at the start only its own."""
+    position_features: Annotated[int, Field(ge=0)] | Literal["quarter"] = 0
+    """Number M of trained frequencies per head. Their features replace the last 2M coordinates of each head's queries
+    and keys, so that the logits contain a trained function of distance without a mask. "quarter" is a quarter of the
+    head size, which leaves half of the coordinates to content."""
+
+    @model_validator(mode="after")
+    def _refuse_two_factors(self) -> Self:
+        if self.qk_norm and self.temperature:
+            raise ValueError("qk_norm has a trained factor per head already; leave temperature off")
+        return self
+
+    def num_frequencies(self, head_size: int) -> int:
+        """Return M for heads of this size."""
+        return head_size // 4 if self.position_features == "quarter" else self.position_features
+
+    def active(self) -> tuple[str, ...]:
+        """Return the names of the repairs that are on."""
+        return tuple(name for name in type(self).model_fields if getattr(self, name))
 
 
 class InitSpec(Spec):
-    """What is drawn into every Q and K projection the method reaches.
-
-    `host` leaves the weights as the model made them. `absent` removes Q and K: attention is then uniform, or a
-    function of positions alone where a position repair is on.
-    `gain` multiplies what is drawn (with `host`: what is there), so that the logits start gain^2 times as large;
-    `matched` rescales each head to the Frobenius norm of an orthogonal one.
-    """
+    """How every Q and K projection of the method is initialised."""
 
     shape: Literal["host", "normal", "orthogonal", "slice", "hadamard", "absent"] = "host"
+    """`host` keeps the model's weights. `absent` removes Q and K: attention is then uniform, or a function of positions
+    alone if a position repair is on."""
     scope: Literal["head", "global"] = "head"
+    """Whether the rows are orthogonal within each head or across all heads."""
     source: Literal["fresh", "current"] = "fresh"
+    """Whether weights are drawn freely or within the row space of the current weights."""
     gain: PositiveFloat = 1.0
+    """Factor on the weights, so that the logits start gain^2 times as large."""
     deviation: PositiveFloat | None = None
-    """Of each entry of a `normal` draw that is not matched in scale."""
+    """Standard deviation of each entry of a `normal` draw that is not `matched`."""
     matched: bool = False
+    """Rescale each head of a `normal` draw to the Frobenius norm of an orthogonal one."""
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
-    """b of K_h = b Q_h + sqrt(1 - b^2) Z_h, head by head: at 1 a head compares tokens by one and the same map."""
-
+    """b of K_h = b Q_h + sqrt(1 - b^2) Z_h for each head h: at 1, a head compares tokens by one and the same map."""
     same_heads: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the heads, the first ones, whose queries and keys read the same coordinates (`slice` only). With a key
-    shift on them such a head finds earlier occurrences of the current token and reads what followed: induction."""
+    shift such a head finds earlier occurrences of the current token and reads what followed: induction."""
 
     @model_validator(mode="after")
-    def _means_something(self) -> Self:
-        if self.same_heads and self.shape != "slice":
-            raise ValueError(f"same_heads says which coordinates slices read: it goes with 'slice', not {self.shape!r}")
-        if self.scope == "global" and self.shape != "orthogonal":
-            raise ValueError(f"scope='global' is one QR over all heads: it goes with 'orthogonal', not {self.shape!r}")
-        if self.source == "current" and self.shape not in ("normal", "orthogonal"):
+    def _refuse_contradictions(self) -> Self:
+        shape = self.shape
+        if self.same_heads and shape != "slice":
+            raise ValueError(f"same_heads says which coordinates slices read: it goes with 'slice', not {shape!r}")
+        if self.scope == "global" and shape != "orthogonal":
+            raise ValueError(f"scope='global' is one QR over all heads: it goes with 'orthogonal', not {shape!r}")
+        if self.source == "current" and shape not in ("normal", "orthogonal"):
             raise ValueError(
-                f"source='current' keeps a row space: it goes with 'orthogonal' or 'normal', not {self.shape!r}"
+                f"source='current' keeps a row space: it goes with 'orthogonal' or 'normal', not {shape!r}"
             )
-        if self.matched and self.shape != "normal":
-            raise ValueError(f"matched=True rescales a Gaussian: it goes with 'normal', not {self.shape!r}")
-        if (self.deviation is not None) != (self.shape == "normal" and not self.matched):
+        if self.matched and shape != "normal":
+            raise ValueError(f"matched=True rescales a Gaussian: it goes with 'normal', not {shape!r}")
+        if (self.deviation is not None) != (shape == "normal" and not self.matched):
             raise ValueError(
-                "a 'normal' draw takes its scale from deviation or from matched=True, exactly one of "
-                f"them; no other shape has a deviation (shape={self.shape!r}, "
-                f"deviation={self.deviation}, matched={self.matched})"
+                "shape='normal' needs either deviation or matched=True, and no other shape has a deviation "
+                f"(found shape={shape!r}, deviation={self.deviation}, matched={self.matched})"
             )
-        if self.gain != 1.0 and self.shape == "absent":
-            raise ValueError("gain scales Q and K, and 'absent' leaves none")
-        correlates = self.shape in ("normal", "orthogonal") and (self.scope, self.source) == ("head", "fresh")
+        if self.gain != 1.0 and shape == "absent":
+            raise ValueError("gain scales Q and K, but shape='absent' removes them")
+        correlates = shape in ("normal", "orthogonal") and (self.scope, self.source) == ("head", "fresh")
         if self.correlation != 0.0 and not correlates:
             raise ValueError(
                 "correlation mixes fresh draws head by head: it goes with 'normal' or 'orthogonal', scope='head' and "
-                f"source='fresh', not shape={self.shape!r}, scope={self.scope!r}, source={self.source!r}"
+                f"source='fresh', not shape={shape!r}, scope={self.scope!r}, source={self.source!r}"
             )
         return self
 
     @property
     def draws(self) -> bool:
-        """Whether Q and K get other values than those they have."""
+        """Whether Q and K get new values."""
         return self.shape not in ("host", "absent") or self.gain != 1.0
 
 
 class FreezeSpec(Spec):
-    """Which weights are frozen: roles, in which layers (None: all), with or without their biases."""
+    """The weights to freeze: which roles, in which layers (None: all), with or without their biases."""
 
     roles: tuple[Role, ...] = ()
     layers: Layers | None = None
     biases: bool = True
 
     @model_validator(mode="after")
-    def _says_each_role_once(self) -> Self:
+    def _refuse_double_roles(self) -> Self:
         if len(set(self.roles)) != len(self.roles):
-            raise ValueError(f"a role stands twice in {self.roles}")
+            raise ValueError(f"a role is named twice in {self.roles}")
         return self
 
 
@@ -117,9 +174,9 @@ class Sweep(Spec):
     order: Literal["first-to-last", "last-to-first"] = "last-to-first"
 
     @model_validator(mode="after")
-    def _runs_forward(self) -> Self:
+    def _refuse_backward(self) -> Self:
         if type(self.start) is not type(self.stop):
-            raise ValueError("start and stop are both steps (integers) or both fractions of training (floats)")
+            raise ValueError("start and stop must both be steps (integers) or both fractions of training (floats)")
         if self.start >= self.stop:
             raise ValueError(f"a sweep runs forward, but start={self.start} and stop={self.stop}")
         return self
@@ -128,48 +185,81 @@ class Sweep(Spec):
 class ScheduleSpec(Spec):
     """When the frozen roles are frozen.
 
-    A layer whose first change is `freeze` trains until then; every other layer starts frozen. With `every=N`
-    what is frozen at the time is updated on each N-th step after all, and on the steps between has no gradient,
-    no moments and no decay.
+    A layer whose first change is `freeze` trains until then; every other layer starts frozen. With `every=N`, frozen
+    weights are updated on every N-th step; on the steps between they have no gradient, no moments and no decay.
     """
 
     changes: tuple[Annotated[Change | Sweep, Field(discriminator="kind")], ...] = ()
     every: Annotated[int, Field(ge=2)] | None = None
 
     @model_validator(mode="after")
-    def _has_one_clock(self) -> Self:
+    def _refuse_two_clocks(self) -> Self:
         moments = [change.at if isinstance(change, Change) else change.start for change in self.changes]
         if len({type(moment) for moment in moments if moment != 0}) > 1:
             raise ValueError(
-                f"the changes come at {moments}, in steps (integers) and in fractions of training (floats): which is "
-                "first depends on how long training is; give all in one of them"
+                f"the changes at {moments} are in steps (integers) and in fractions of training (floats), so which is "
+                "first depends on how long training is; use one of them for all"
             )
         return self
 
     @property
+    def moments(self) -> tuple[Moment, ...]:
+        """The steps or fractions of training at which the changes are."""
+        pairs = ((each.at,) if isinstance(each, Change) else (each.start, each.stop) for each in self.changes)
+        return tuple(moment for pair in pairs for moment in pair)
+
+    @property
     def later(self) -> tuple[Change | Sweep, ...]:
-        """The changes during training: what is unfrozen at step 0 never was frozen."""
+        """The changes during training, without those at step 0: weights that are unfrozen there never were frozen."""
         return tuple(change for change in self.changes if not isinstance(change, Change) or change.at > 0)
 
     @property
     def moves(self) -> bool:
-        """Whether what trains changes during training."""
+        """Whether the set of trained weights changes during training."""
         return self.every is not None or bool(self.later)
 
 
 class RatesSpec(Spec):
     """Multipliers on the learning rate: by role, by layer, and geometric by depth (the last layer has 1).
 
-    A repair learns at the rate of its layer; the role of the projection it repairs has no say in it.
+    A repair learns at the rate of its layer, whatever the role of the projection it repairs.
     """
 
-    roles: dict[Role, PositiveFloat] = {}
-    layers: dict[int, PositiveFloat] = {}
+    roles: Mapping[Role, PositiveFloat] = {}
+    layers: Mapping[int, PositiveFloat] = {}
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
+class NamesSpec(Spec):
+    """The names of the modules that hold each role, for models of an unknown family; the last parts of dotted names."""
+
+    q: str
+    k: str
+    v: str | None = None
+    o: str | None = None
+    ffn: tuple[str, ...] = ()
+    heads: PositiveInt | None = None
+    """Number of query heads; None: as in the model's configuration."""
+    key_heads: PositiveInt | None = None
+    """Number of key heads; None: as many as fit the shapes."""
+
+    @field_validator("ffn", mode="before")
+    @classmethod
+    def _accept_one_name(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _refuse_one_module(self) -> Self:
+        if self.q == self.k:
+            raise ValueError(
+                f"q and k are both {self.q!r}: one module with several roles has an order of rows that a name does "
+                "not tell. Write an oelm.Architecture with oelm.Fused; see docs/architectures.md."
+            )
+        return self
+
+
 class MethodSpec(Spec):
-    """One cell of the ablation. `sites` limits all of it to some attention sites (None: every site)."""
+    """One cell of the ablation. `sites` limits the method to some attention sites (None: all)."""
 
     init: InitSpec = InitSpec()
     freeze: FreezeSpec = FreezeSpec()
@@ -179,34 +269,34 @@ class MethodSpec(Spec):
     sites: tuple[Site, ...] | None = None
 
     @model_validator(mode="after")
-    def _schedules_something(self) -> Self:
+    def _refuse_parts_without_effect(self) -> Self:
         if (self.schedule.changes or self.schedule.every) and not self.freeze.roles:
-            raise ValueError("a schedule says when roles are frozen, and freeze.roles is empty; name roles there")
+            raise ValueError("a schedule says when roles are frozen, but freeze.roles is empty; name roles there")
         if self.init.shape == "absent":
             both = {"q", "k"} & set(self.freeze.roles) | set(self.repair.active()) - POSITION_REPAIRS
             if both:
                 raise ValueError(f"init.shape='absent' leaves no Q or K for {sorted(both)} to act on")
         if self.repair.qk_norm and self.init.gain != 1.0:
             raise ValueError(
-                f"repair.qk_norm gives every query and key one norm, so that init.gain={self.init.gain} would "
-                "scale nothing; leave one of them off"
+                f"init.gain={self.init.gain} has no effect with repair.qk_norm, which gives queries and keys a fixed "
+                "norm; leave one of them out"
             )
         return self
 
     @property
     def slices_stay(self) -> bool:
-        """Whether Q and K are slices and stay so: they can be read without a product."""
+        """Whether Q and K are slices during all of training, so that they can be read without a matrix product."""
         frozen = {"q", "k"} <= set(self.freeze.roles) and not self.schedule.moves
         return self.init.shape == "slice" and frozen
 
     @property
     def arm_class(self) -> ArmClass:
-        """The class of arms that this method belongs to, for the variance of its results over seeds."""
+        """The class of arms whose results vary over seeds as those of this method do."""
         if not self.freeze.roles and self.init.shape != "absent":
             return "trained"
         return "repaired" if set(self.repair.active()) - UNTRAINED_REPAIRS else "frozen"
 
     @property
     def touches(self) -> bool:
-        """Whether applying this method changes anything at all."""
+        """Whether applying this method changes anything."""
         return self != MethodSpec()

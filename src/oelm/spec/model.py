@@ -1,4 +1,4 @@
-"""Models as values: our own GPT by its sizes, a foreign Transformer by its name."""
+"""Models as values: our own GPT by its sizes, a Hugging Face model by its name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from oelm.errors import UnknownName
-from oelm.spec.base import Spec
+from oelm.spec.value import Spec
 
 
 class GPTSpec(Spec):
@@ -15,34 +15,34 @@ class GPTSpec(Spec):
 
     kind: Literal["gpt"] = "gpt"
     vocab_size: PositiveInt | None = None
-    """None: that of the data's tokenizer."""
+    """Size of the vocabulary; None: that of the data's tokenizer."""
     context: PositiveInt = 512
     model_dim: PositiveInt = 512
     num_layers: PositiveInt = 6
     num_heads: PositiveInt = 8
     num_key_heads: PositiveInt | None = None
-    """None: as many as query heads. Fewer: each key and value head serves several query heads."""
+    """Number of key and value heads, each shared by several query heads; None: as many as query heads."""
     qk_head_size: PositiveInt | None = None
-    """None: model_dim / num_heads. Smaller: the thin control."""
+    """Size of a query or key head; None: model_dim / num_heads. The control with thin Q/K has a smaller one."""
     ffn_dim: PositiveInt | None = None
-    """None: four times model_dim."""
+    """Width of the feed-forward layer; None: four times model_dim."""
     positions: Literal["learned", "rope"] = "learned"
     norm: Literal["layer", "rms"] = "layer"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     initial_deviation: PositiveFloat | Literal["width"] = 0.02
-    """Standard deviation of every matrix as it is drawn, or the rule "width" (docs/decisions/032): 1/sqrt(I) for a
+    """Standard deviation of every matrix at initialisation, or the rule "width" (docs/decisions/032): 1/sqrt(I) for a
     matrix that reads I inputs, divided by sqrt(2 num_layers) where its output is added to the residual stream."""
     labels: PositiveInt | None = None
-    """With a classification head of that many classes; None: as many as the data have, and none for text."""
+    """Number of classes of a classification head; None: that of labelled data, and no such head for text."""
 
     @model_validator(mode="after")
-    def _divides(self) -> Self:
+    def _refuse_uneven_heads(self) -> Self:
         if self.model_dim % self.num_heads:
             raise ValueError(f"model_dim={self.model_dim} is not a multiple of num_heads={self.num_heads}")
         if self.num_heads % self.key_heads:
             raise ValueError(f"num_heads={self.num_heads} is not a multiple of num_key_heads={self.key_heads}")
         if self.positions == "rope" and self.qk_size % 2:
-            raise ValueError(f"RoPE turns pairs of coordinates, and the Q/K head size is odd: {self.qk_size}")
+            raise ValueError(f"RoPE rotates pairs of coordinates, but the Q/K head size is odd: {self.qk_size}")
         return self
 
     @property
@@ -66,27 +66,25 @@ class GPTSpec(Spec):
         return self.ffn_dim or 4 * self.model_dim
 
 
-class ForeignSpec(Spec):
-    """A `transformers` model: a named configuration, a local directory or a hub name.
-
-    `checksum` is that of the files in a local directory. It is filled in when a run is bound to its data, so that the
-    fingerprint of a run names the weights it began with and not merely where they lay.
-    """
+class HuggingFaceSpec(Spec):
+    """A `transformers` model: a named configuration, a local directory or a hub name."""
 
     kind: Literal["foreign"] = "foreign"
     name: str
     labels: PositiveInt | None = None
-    """With a classification head of that many classes; None: as many as labelled data have, else the own head."""
+    """Number of classes of a classification head; None: that of labelled data, otherwise the model keeps its head."""
     pretrained: bool = True
-    """False: the same architecture from scratch."""
+    """Whether to load the trained weights; False: the same architecture from scratch."""
     checksum: str | None = None
+    """Checksum of the files in a local directory. Resolving a run fills it in, so that the fingerprint depends on the
+    initial weights and not only on their folder."""
 
 
-ModelSpec = Annotated[GPTSpec | ForeignSpec, Field(discriminator="kind")]
+ModelSpec = Annotated[GPTSpec | HuggingFaceSpec, Field(discriminator="kind")]
 
 GPT2_VOCAB_SIZE = 50257
 INITIAL_DEVIATION = 0.02
-"""Of every matrix of our GPT as it is drawn, and of a frozen Gaussian that is to be what the model would have drawn."""
+"""Standard deviation of the matrices of our GPT, and of the frozen Gaussian that imitates its initialisation."""
 
 GPT_SIZES: dict[str, GPTSpec] = {
     "nano": GPTSpec(context=32, model_dim=32, num_layers=2, num_heads=4, vocab_size=97),
@@ -100,3 +98,23 @@ def named_size(name: str) -> GPTSpec:
     if name not in GPT_SIZES:
         raise UnknownName("GPT size", name, GPT_SIZES)
     return GPT_SIZES[name]
+
+
+# The number of parameters and steps in closed form, for studies that declare sizes.
+
+
+def block_parameters(model: GPTSpec) -> int:
+    """Count the parameters of all blocks: attention, feed-forward and their norms, without embeddings and last norm."""
+    queries = model.num_heads * model.qk_size
+    keys = model.key_heads * model.qk_size
+    values = model.key_heads * model.head_size
+    attention = model.model_dim * (queries + keys + values + model.num_heads * model.head_size)
+    feed_forward = 2 * model.model_dim * model.hidden_dim + model.hidden_dim + model.model_dim
+    norms = 2 * model.model_dim * (2 if model.norm == "layer" else 1)
+    return model.num_layers * (attention + feed_forward + norms)
+
+
+def steps_for(tokens_per_parameter: float, model: GPTSpec, batch_size: int) -> int:
+    """Return the number of steps after which a model has seen `tokens_per_parameter` tokens per block parameter."""
+    tokens = tokens_per_parameter * block_parameters(model)
+    return max(1, round(tokens / (batch_size * model.context)))

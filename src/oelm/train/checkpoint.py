@@ -1,40 +1,45 @@
-"""Checkpoints that survive: atomic, checksummed, nothing unpickled.
+"""Checkpoints: written atomically, with checksums, and read without unpickling.
 
-A checkpoint is a directory with `model.safetensors`, `training.safetensors` (moments, step times) and
-`state.json` (everything else, and the sha256 of the other two). It is written aside and renamed into place; the
-one before it is kept as `previous`, so that a torn or damaged `latest` costs some steps and never the run.
+A checkpoint is a directory with `model.safetensors`, `training.safetensors` (moments, step times) and `state.json`
+(everything else, the sha256 of the other two, and its own checksum). It is written under a temporary name and takes the
+place of `latest` in one step. The one before it is kept as `previous`, so a damaged `latest` costs some steps and never
+the run.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import glob
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
-from oelm.errors import CheckpointError
+from oelm.checksums import add_checksum, has_checksum, strip_checksum
+from oelm.errors import CheckpointError, Damaged
 from oelm.files import sha256_of, write_atomically
 
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
 def branch_name(step: int) -> str:
-    """Return the name of the checkpoint that shorter runs branch off after a step."""
+    """Return the name of the checkpoint after a step, where shorter runs branch off."""
     return f"branch-{step}"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved."""
+    """The content of a checkpoint."""
 
     model: dict[str, Tensor]
     training: dict[str, Tensor]
@@ -48,39 +53,62 @@ class Checkpoints:
         self.directory = directory
         self.fingerprint = fingerprint
         self.spec = spec
-        """The run's spec as JSON data: a checkpoint by itself says what model it is of."""
+        """The run's spec as JSON data, so that a checkpoint alone describes its model."""
+        self.check: Callable[[], None] = lambda: None
+        """Called before the folder changes; raises once this process has lost the lock of the run."""
+        self.owner = os.getpid()
+        """The number in the temporary names of this process: that of its lock, where it holds one."""
+        self.count_lines: Callable[[], dict[str, int]] = dict
+        """Return how many lines the curves of the run have; saved, so that lost lines are noticed."""
 
     def save(self, model: nn.Module, training: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Save all that a bit-exact continuation needs."""
+        """Save everything that a bit-exact continuation needs as `latest`."""
         fresh = self._write_aside("latest", model, training, state)
-        latest, previous = self.directory / "latest", self.directory / "previous"
-        if latest.exists():
-            shutil.rmtree(previous, ignore_errors=True)
-            latest.rename(previous)
-        fresh.rename(latest)
+        self.check()
+        self._put(fresh, self.directory / "latest", self.directory / "previous")
         _sync(self.directory)
 
     def save_best(self, model: nn.Module, state: Mapping[str, Any]) -> None:
-        """Save the weights that validation finds best so far: by loss, or by accuracy where there is one."""
+        """Save the best weights so far by validation accuracy, or by loss for tasks without accuracy."""
         self.write("best", model, state)
 
     def write(
         self, name: str, model: nn.Module, state: Mapping[str, Any], training: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Save weights, and what else is given, under a name; replace what was there."""
+        """Save a checkpoint under a name, and replace an older one."""
         fresh = self._write_aside(name, model, training or {}, state)
-        place, old = self.directory / name, self.directory / f".old-{name}"
-        if place.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            place.rename(old)
-        fresh.rename(place)
+        old = self.directory / f".old-{name}"
+        self.check()
+        self._put(fresh, self.directory / name, old)
         shutil.rmtree(old, ignore_errors=True)
 
+    def _put(self, fresh: Path, place: Path, old: Path) -> None:
+        """Let a new folder take a place, and move the folder that was there to `old`.
+
+        A process that was suspended before this call and has lost its lock changes nothing: the next holder has removed
+        `fresh`, so the exchange fails.
+        """
+        try:
+            if not place.exists():
+                fresh.rename(place)
+            elif _exchange(fresh, place):
+                if not old.exists():
+                    fresh.rename(old)
+                elif _exchange(fresh, old):
+                    shutil.rmtree(fresh, ignore_errors=True)
+            else:
+                shutil.rmtree(old, ignore_errors=True)
+                place.rename(old)
+                fresh.rename(place)
+        except FileNotFoundError:
+            self.check()
+            raise
+
     def load(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest whole checkpoint of this run, if any, and what was wrong with newer ones.
+        """Return the newest intact checkpoint of this run, if any, and the errors of newer ones.
 
         Raises:
-            CheckpointError: there are checkpoints, but none can be read, or they belong to another run.
+            CheckpointError: checkpoints exist, but none can be read, or they belong to another run.
 
         """
         troubles = []
@@ -100,7 +128,7 @@ class Checkpoints:
             return checkpoint, troubles
         if troubles:
             raise CheckpointError(
-                f"no checkpoint in {self.directory} can be read: {' '.join(troubles)} "
+                f"No checkpoint in {self.directory} can be read: {' '.join(troubles)} "
                 "Remove the folder to start again from step 0."
             )
         return None, troubles
@@ -109,17 +137,15 @@ class Checkpoints:
         self, name: str, model: nn.Module, training: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self.directory.glob(f".{glob.escape(name)}.*"):  # of a process that was killed while writing
-            if leftover.suffix[1:].isdigit():  # the folder may be a user's, with folders of like names in it
-                shutil.rmtree(leftover, ignore_errors=True)
-        aside = self.directory / f".{name}.{os.getpid()}"
+        self._remove_leftovers(name)
+        aside = self.directory / f".{name}.{self.owner}"
         aside.mkdir()
         try:
             save_file(model_tensors(model), aside / MODEL)
             save_file({key: tensor.contiguous() for key, tensor in training.items()}, aside / TRAINING)
             hashes = {file: sha256_of(aside / file) for file in (MODEL, TRAINING)}
-            plain = {**state, "fingerprint": self.fingerprint, "spec": self.spec, "sha256": hashes}
-            write_atomically(aside / STATE, json.dumps(plain, indent=1))
+            own = {"fingerprint": self.fingerprint, "spec": self.spec, "lines": self.count_lines(), "sha256": hashes}
+            write_atomically(aside / STATE, add_checksum(json.dumps({**state, **own}, indent=1)))
             for file in (MODEL, TRAINING):
                 _sync(aside / file)
         except BaseException:
@@ -127,12 +153,35 @@ class Checkpoints:
             raise
         return aside
 
+    def _remove_leftovers(self, name: str) -> None:
+        """Remove the temporary folders of processes that were killed or succeeded while they wrote."""
+        leftovers = list(self.directory.glob(f".{glob.escape(name)}.*"))
+        self.check()  # what was listed before this check belongs to no later holder of the lock
+        for leftover in leftovers:
+            if leftover.suffix[1:].isdigit():  # a user's folder may have folders with similar names
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; return False where the system cannot. Raise OSError if one is gone."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # not Linux, or an old C library
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # some network file systems
+        return False
+    raise OSError(number, os.strerror(number), str(one))
+
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter and persistent buffer by name, each once however often it is tied.
+    """Return every parameter and persistent buffer by name; tied tensors occur once.
 
-    The state_dict says which buffers persist, and nothing about parameters: it shows the parts of a split module as
-    the one tensor they were.
+    The state_dict is used only to find persistent buffers, because it merges the parts of a split module into one
+    tensor.
     """
     persistent = set(model.state_dict())
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
@@ -140,26 +189,67 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
-    """Read a checkpoint and prove that it is whole."""
+    """Read a checkpoint. Each file is read once, and the bytes that are verified are those that are used."""
+    state = read_state(directory)
+    model, training = (_read_tensors(directory, file, state["sha256"][file]) for file in (MODEL, TRAINING))
+    return Checkpoint(model, training, state)
+
+
+def _read_tensors(directory: Path, file: str, sha256: str) -> dict[str, Tensor]:
+    try:
+        content = (directory / file).read_bytes()
+        if hashlib.sha256(content).hexdigest() == sha256:
+            return load(content)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise _incomplete(directory, error) from error
+    raise CheckpointError(f"{directory / file} has changed since it was written (checksum).")
+
+
+def read_state(directory: Path) -> dict[str, Any]:
+    """Read and verify the `state.json` of a checkpoint.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        CheckpointError: the file is missing, damaged or incomplete.
+
+    """
     if not directory.is_dir():
         raise FileNotFoundError(directory)
     try:
-        state = json.loads((directory / STATE).read_text())
-        for file, expected in state["sha256"].items():
-            if sha256_of(directory / file) != expected:
-                raise CheckpointError(f"{directory / file} does not have the checksum it was written with.")
-        model, training = load_file(directory / MODEL), load_file(directory / TRAINING)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise CheckpointError(f"{directory} is not a whole checkpoint ({type(error).__name__}: {error}).") from error
-    return Checkpoint(model, training, state)
+        text = (directory / STATE).read_text(encoding="utf-8")
+        state: dict[str, Any] = json.loads(strip_checksum(text))
+        _require_fields(state, of_training=not has_checksum(text))
+    except Damaged as error:
+        raise CheckpointError(f"{directory / STATE} has changed since it was written: {error}.") from error
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _incomplete(directory, error) from error
+    return state
+
+
+def _require_fields(state: dict[str, Any], *, of_training: bool) -> None:
+    """Raise an error if fields are missing or of another type.
+
+    `of_training` is for files of earlier versions, which have no checksum: damage to them is found here and not later.
+    """
+    hashes = [state["sha256"][file] for file in (MODEL, TRAINING)]
+    texts = [state["fingerprint"], *hashes]
+    if of_training:
+        texts += [*state["progress"], *(state["freezing"] or ())]
+        texts.append("" if type(state["progress"]["step"]) is int else None)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"fields of {STATE} have other types")
+
+
+def _incomplete(directory: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{directory} is not a whole checkpoint ({type(error).__name__}: {error}).")
 
 
 @torch.no_grad()
 def load_into(model: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Copy saved tensors into a model of the same names and shapes.
+    """Copy saved tensors into a model with the same names and shapes.
 
     Raises:
-        CheckpointError: naming the first tensors that differ; the model is untouched then.
+        CheckpointError: names or shapes differ; the model is not changed.
 
     """
     own = model_tensors(model)
@@ -172,7 +262,7 @@ def load_into(model: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
     if missing or extra or shapes:
         raise CheckpointError(
             f"{source} is the checkpoint of another model: missing {missing[:3] or 'nothing'}, unknown "
-            f"{extra[:3] or 'nothing'}, of another shape {shapes[:3] or 'nothing'}. Give the model it was made with."
+            f"{extra[:3] or 'nothing'}, of another shape {shapes[:3] or 'nothing'}. Use the model it was saved from."
         )
     for name, target in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
         if name in tensors:

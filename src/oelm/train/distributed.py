@@ -1,4 +1,4 @@
-"""One process or several: what torchrun's processes have to agree on."""
+"""Training in one process or in several processes of torchrun."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oelm.errors import UsageError
 
 @dataclass(frozen=True)
 class World:
-    """This process among those of the run."""
+    """The position of this process among the processes of the run."""
 
     rank: int
     size: int
@@ -26,11 +26,11 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes, prints and decides."""
+        """Whether this process writes files, prints and decides."""
         return self.rank == 0
 
     def rows(self, batch_size: int, part: int = 0, parts: int = 1) -> slice:
-        """Return the rows of a global batch that are this process's, or one of several parts of them."""
+        """Return the rows of a global batch for this process, or one of several parts of them."""
         share = batch_size // self.size // parts
         first = (self.rank * parts + part) * share
         return slice(first, first + share)
@@ -43,7 +43,7 @@ class World:
         return value
 
     def any(self, *, flag: bool) -> bool:
-        """Tell every process whether the flag is up in any of them."""
+        """Return whether the flag is set in any process."""
         if self.size == 1:
             return flag
         flags = torch.tensor(float(flag), device=self.device)
@@ -51,14 +51,14 @@ class World:
         return bool(flags.item())
 
     def barrier(self) -> None:
-        """Wait for the others."""
+        """Wait for the other processes."""
         if self.size > 1:
             dist.barrier()
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Let gradients of `model` be averaged over the processes.
+        """Average the gradients of `model` over the processes.
 
-        All processes draw the same weights, so nothing is broadcast; wrap anew whenever what trains has changed.
+        All processes draw the same weights, so nothing is broadcast. Wrap again when tensors are frozen or unfrozen.
         """
         if self.size == 1:
             return model
@@ -66,25 +66,25 @@ class World:
 
     def accumulating(self, wrapped: nn.Module, *, last: bool) -> Any:
         """Return a context in which gradients stay local until the last part of a batch."""
-        inner = getattr(wrapped, "_orig_mod", wrapped)  # of torch.compile
+        inner = getattr(wrapped, "_orig_mod", wrapped)  # inside torch.compile
         return inner.no_sync() if isinstance(inner, DistributedDataParallel) and not last else nullcontext()
 
 
 def processes() -> int:
-    """Return how many processes torchrun started; 1 without it."""
+    """Return the number of processes that torchrun has started; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
 def world(device: str) -> Iterator[World]:
-    """Join the processes torchrun started (by its environment), or stand alone."""
+    """Join the processes of torchrun (read from the environment), or run as a single process."""
     size, rank = processes(), int(os.environ.get("RANK", "0"))
     where = torch.device(device, int(os.environ.get("LOCAL_RANK", "0"))) if device == "cuda" else torch.device(device)
     if where.type == "cuda":
         if not torch.cuda.is_available():
             raise UsageError(
-                "train.device=cuda was asked for, and torch finds no GPU here. Take train.device=cpu, or see that the "
-                "driver is loaded and that torch is a build with CUDA (python -m torch.utils.collect_env)."
+                "train.device=cuda was requested, but torch finds no GPU. Use train.device=cpu, or check the driver "
+                "and that torch is built with CUDA (python -m torch.utils.collect_env)."
             )
         torch.cuda.set_device(where)
     if size == 1:

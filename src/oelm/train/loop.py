@@ -1,91 +1,199 @@
 """The training loop, read top to bottom.
 
-A step is a pure function of the weights, the moments and the step's number: its batch, its dropout, its learning
-rate and what of the model is frozen all follow from (seed, step). So a run that is stopped anywhere and resumed
-from its checkpoint ends with the bits of one that never stopped.
+A step is a pure function of the weights, the moments and the number of the step: its batch, dropout, learning rate and
+frozen tensors all follow from (seed, step). So a run that is stopped anywhere and resumed from its checkpoint ends with
+the same bits as a run that never stopped.
 """
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from oelm.errors import Diverged
-from oelm.spec.epochs import epochs_ended
 from oelm.spec.seeds import derived_seed
-from oelm.spec.train import TrainSpec
+from oelm.spec.train import Precision, TrainSpec, epochs_ended
 from oelm.train.checkpoint import Checkpoint, Checkpoints, branch_name
+from oelm.train.device import autocast
 from oelm.train.distributed import World
-from oelm.train.evaluate import Measured
-from oelm.train.optimizer import Optimizer
-from oelm.train.precision import autocast
-from oelm.train.schedule import learning_rate
-from oelm.train.signals import StopWish
+from oelm.train.optimizer import Optimizer, learning_rate
+
+
+@dataclass(frozen=True)
+class HeadAttention:
+    """The attention of every head, by layer and head."""
+
+    entropy: list[list[float]]
+    """Mean entropy of the weights, in nats."""
+    distance: list[list[float]]
+    """Mean distance to the tokens that are attended to."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of an evaluation: mean loss in nats per token or labelled text, and what else the task measures."""
+
+    loss: float
+    accuracy: float | None = None
+    macro_f1: float | None = None
+    attention: HeadAttention | None = None
+
+    def is_better_than(self, other: Measured) -> bool:
+        """Compare accuracies, and losses if the accuracies are equal or absent."""
+        mine, its = (-math.inf if each.accuracy is None else each.accuracy for each in (self, other))
+        return mine > its or (mine == its and self.loss < other.loss)
+
+
+@torch.no_grad()
+def mean_loss(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: torch.device, precision: Precision = "fp32"
+) -> float:
+    """Return the mean loss per predicted token, in nats, over batches of inputs and targets."""
+    was_training = model.training
+    model.eval()
+    total, count = 0.0, 0
+    try:
+        for ids_BT, targets_BT in batches:
+            with autocast(device, precision):
+                loss = model(ids_BT.to(device), targets_BT.to(device))
+            total += loss.item() * ids_BT.numel()
+            count += ids_BT.numel()
+    finally:
+        model.train(was_training)
+    return total / count
+
+
+class StopNow(BaseException):
+    """A signal has ended a block that can be done again. Like KeyboardInterrupt, it is not caught as an error."""
+
+
+class StopRequest:
+    """Whether a signal has requested the run to stop. It stops after the current step, or within a long one."""
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        self._may_break = False
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    @contextmanager
+    def breaks(self) -> Iterator[None]:
+        """End the block with StopNow as soon as a stop is requested. The block must change nothing that is kept."""
+        self._may_break = True
+        try:
+            if self:
+                raise StopNow
+            yield
+        finally:
+            self._may_break = False
+
+    def receive(self, name: str) -> None:
+        """Note a signal; raise StopNow inside a block that may break."""
+        self.signal = self.signal or name
+        if self._may_break:
+            self._may_break = False
+            raise StopNow
+
+
+@contextmanager
+def catch_signals() -> Iterator[StopRequest]:
+    """Turn SIGINT, SIGTERM or SIGHUP into a request to stop; Ctrl-C after that interrupts at once.
+
+    Repeated SIGTERM and SIGHUP change nothing, because Slurm and runners may send them twice; they have SIGKILL to stop
+    at once. Ignored signals stay ignored: under nohup, a run continues when its terminal closes.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread only
+        yield request
+        return
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if request and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        request.receive(signal.Signals(number).name)
+
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 DIVERGED_STEPS = 100
-"""So many steps in a row with a loss above the first one's, plus a nat, and the run is given up."""
+"""A run has diverged after this many steps in a row with a loss more than 1 nat above that of the first step."""
 
 
-class Task(Protocol):
-    """What is learned: batches, and what validation says."""
+class TrainingTask(Protocol):
+    """The part of a task that training needs. `oelm.tasks.task.Task` is the whole."""
 
     @property
     def units_per_step(self) -> int:
-        """Tokens of one step, on the average."""
+        """Tokens of a step, on average."""
 
     @property
     def steps_per_epoch(self) -> float:
-        """How many steps see all training data once."""
+        """Number of steps that see all training data once."""
 
     def batch(self, step: int, rows: slice) -> tuple[Tensor, ...]:
         """Return the inputs for some rows of a step's batch."""
 
     def module(self, model: nn.Module) -> nn.Module:
-        """Return what is called with a batch and returns the mean loss: the model, or something that holds it."""
+        """Return the module that maps a batch to its mean loss: the model, or a wrapper of it."""
 
-    def validate(self, model: nn.Module) -> Measured:
-        """Measure the fixed part of the validation split."""
+    def validate(self, model: nn.Module) -> Measured | None:
+        """Measure the fixed part of the validation split; None if the data have none."""
 
 
 class Freezing(Protocol):
-    """What the loop asks of a freezing schedule."""
+    """The freezing schedule as the loop uses it."""
 
     def advance(self, step: int) -> bool:
-        """Freeze and unfreeze as a step asks; return whether what trains has changed."""
+        """Freeze and unfreeze for a step; return whether the set of trained tensors has changed."""
 
     def save(self) -> dict[str, Any]:
-        """Return what `restore` needs, as JSON data."""
+        """Return the state for `restore`, as JSON data."""
 
     def restore(self, step: int, saved: dict[str, Any] | None) -> None:
-        """Bring back the state that stood during a step."""
+        """Restore the state during a step."""
 
 
 class Observer(Protocol):
-    """Who watches: metrics for the record, a line for people."""
+    """A listener that writes metrics and shows progress."""
 
-    def trained(self, progress: Progress, loss: float, rate: float) -> None:
-        """Take note of the mean loss since the last call."""
+    def trained(self, progress: TrainingState, loss: float, rate: float) -> None:
+        """Receive the mean loss since the last call."""
 
-    def validated(self, progress: Progress, measured: Measured) -> None:
-        """Take note of what validation says."""
+    def validating(self, progress: TrainingState) -> None:
+        """Hear that a validation begins."""
+
+    def validated(self, progress: TrainingState, measured: Measured) -> None:
+        """Receive the result of a validation."""
 
     def said(self, sentence: str) -> None:
-        """Tell a person something."""
+        """Show a sentence to the user."""
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; its checkpoint is written."""
+    """The run was stopped by a signal, after writing its checkpoint."""
 
 
 @dataclass
-class Progress:
-    """Where a run is: all of it goes into the checkpoint."""
+class TrainingState:
+    """The progress of a run, which is saved in its checkpoints."""
 
     step: int = 0
     first_loss: float = math.nan
@@ -97,22 +205,24 @@ class Progress:
     bad_steps: int = 0
     train_seconds: float = 0.0
     processor_seconds: float = 0.0
-    """Processor time of this process in training steps: what a step costs even if other programs are running."""
+    """CPU time of this process in training steps; unlike wall time, other programs hardly change it."""
     validation_seconds: list[float] = field(default_factory=list)
     checkpoint_seconds: float = 0.0
     wall_seconds: float = 0.0
-    """Of the whole run up to its last checkpoint, over all sessions: a killed one leaves no other trace of its time."""
+    """Wall time of the run over all sessions up to its last checkpoint, because a killed session leaves no record."""
     peak_memory: int = 0
-    """The most bytes held before the last checkpoint, in any session: one that only measures needs far fewer."""
+    """Peak memory in bytes before the last checkpoint, over all sessions; a session that only evaluates needs less."""
     step_seconds: list[float] = field(default_factory=list)
+    owes_validation: bool = False
+    """Whether a signal has ended the validation after `step`, so that a resumed run begins with it."""
 
 
 @dataclass
 class Training:
-    """One training: everything the loop touches."""
+    """One training, with everything that the loop uses."""
 
     model: nn.Module
-    task: Task
+    task: TrainingTask
     spec: TrainSpec
     seed: int
     optimizer: Optimizer
@@ -120,46 +230,76 @@ class Training:
     checkpoints: Checkpoints
     world: World
     observer: Observer
-    stop: StopWish
+    stop: StopRequest
     clock: Callable[[], float]
-    """Wall seconds of the run so far, over all its sessions."""
+    """Return the wall time of the run so far, over all sessions."""
     memory: Callable[[], int]
-    """The most bytes held so far in this session."""
-    progress: Progress = field(default_factory=Progress)
+    """Return the peak memory of this session in bytes."""
+    progress: TrainingState = field(default_factory=TrainingState)
 
     def run(self) -> None:
-        """Train from where `progress` is to the last step.
+        """Train from the current step to the last.
 
         Raises:
-            Interrupted: the run was asked to stop and has saved itself.
-            Diverged: the loss is not finite, or has stayed above where it began.
+            Interrupted: a signal stopped the run, and its checkpoint is written.
+            Diverged: the loss is not finite, or has stayed above its first value.
 
         """
         spec, progress = self.spec, self.progress
         log_every = max(1, min(100, spec.steps // 100))
         self.model.train()
         wrapped = self._wrapped()
-        while progress.step < spec.steps:
-            if self.freezing.advance(progress.step):
-                self.optimizer.follow_freezing()
-                wrapped = self._wrapped()
-            loss = self._timed_step(wrapped)
-            self._refuse_divergence(loss)
-            done = progress.step == spec.steps
-            if progress.step % log_every == 0 or done:
-                self._log()
-            if self._is_time_to_validate() or done:
-                self._validate()
-            stop = self.world.any(flag=bool(self.stop))
-            if progress.step % spec.checkpoint_every == 0 or done or stop:
+        hooks = self._hook_gradients()
+        try:
+            if progress.owes_validation:
+                self._follow_step()
+            while progress.step < spec.steps:
+                changed = self.freezing.advance(progress.step)
+                if changed:
+                    self.optimizer.follow_freezing()
+                    wrapped = self._wrapped()
+                # What is frozen has changed for this step already, so this step has to be done.
+                loss = self._timed_step(wrapped, may_break=not changed)
+                self._refuse_divergence(loss)
+                if progress.step % log_every == 0 or progress.step == spec.steps:
+                    self._log()
+                progress.owes_validation = self._is_time_to_validate() or progress.step == spec.steps
+                self._follow_step()
+        except StopNow:
+            if progress.step:  # before the first step there is nothing to save
                 self.save()
-            if progress.step in spec.branch_at:
-                self.save(branch_name(progress.step))
-            if stop and not done:
-                raise Interrupted(f"stopped by {self.stop.asked or 'another process'} after step {progress.step}")
+            raise self._interruption() from None
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _hook_gradients(self) -> list[RemovableHandle]:
+        """Let Python run after each gradient: no signal is handled during a call, and a backward pass is one call."""
+        if self.world.size > 1 or self.spec.compiled:
+            return []
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return [each.register_post_accumulate_grad_hook(lambda _: None) for each in trained]  # type: ignore[no-untyped-call]
+
+    def _follow_step(self) -> None:
+        """Validate and save after a step, where it is time to."""
+        spec, progress = self.spec, self.progress
+        done = progress.step == spec.steps
+        if progress.owes_validation:
+            self._validate()
+            progress.owes_validation = False
+        stop = self.world.any(flag=bool(self.stop))
+        if progress.step % spec.checkpoint_every == 0 or done or stop:
+            self.save()
+        if progress.step in spec.branch_at:
+            self.save(branch_name(progress.step))
+        if stop and not done:
+            raise self._interruption()
+
+    def _interruption(self) -> Interrupted:
+        return Interrupted(f"stopped by {self.stop.signal or 'another process'} after step {self.progress.step}")
 
     def save(self, name: str | None = None) -> None:
-        """Write the checkpoint of this moment: as the latest one, or under a name to keep it."""
+        """Write a checkpoint: as the latest one, or under a name to keep it."""
         began = time.perf_counter()
         self.progress.wall_seconds = self.clock()
         self.progress.peak_memory = max(self.progress.peak_memory, self.memory())
@@ -180,10 +320,10 @@ class Training:
         return {"progress": plain, "freezing": self.freezing.save()}
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint whose weights are in the model already."""
+        """Continue from a checkpoint whose weights have been loaded into the model."""
         tensors = dict(checkpoint.training)
         times = tensors.pop("step_seconds").tolist()
-        self.progress = Progress(**checkpoint.state["progress"], step_seconds=times)
+        self.progress = TrainingState(**checkpoint.state["progress"], step_seconds=times)
         self.freezing.restore(self.progress.step - 1, checkpoint.state["freezing"])
         self.optimizer.follow_freezing()
         self.optimizer.load_state(tensors, checkpoint.state["scaler"])
@@ -192,10 +332,17 @@ class Training:
         wrapped = self.world.wrap(self.task.module(self.model))
         return torch.compile(wrapped) if self.spec.compiled else wrapped  # type: ignore[return-value]
 
-    def _timed_step(self, wrapped: nn.Module) -> float:
+    def breaks(self, *, allowed: bool = True) -> AbstractContextManager[None]:
+        """Let a signal end a block at once. Of several processes none can leave alone: the others would wait for it."""
+        return self.stop.breaks() if allowed and self.world.size == 1 else nullcontext()
+
+    def _timed_step(self, wrapped: nn.Module, *, may_break: bool) -> float:
         self._synchronise()
         began, worked = time.perf_counter(), time.process_time()
-        loss = self._step(wrapped)
+        with self.breaks(allowed=may_break):
+            total = self._gradients(wrapped)
+        self.optimizer.step(learning_rate(self.spec, self.progress.step))
+        loss = self.world.mean(total).item()
         self._synchronise()
         seconds = time.perf_counter() - began
         progress = self.progress
@@ -207,7 +354,8 @@ class Training:
         progress.loss_count += 1
         return loss
 
-    def _step(self, wrapped: nn.Module) -> float:
+    def _gradients(self, wrapped: nn.Module) -> Tensor:
+        """Compute the gradients of a step, and its loss on this process. No weight changes."""
         spec, step, world = self.spec, self.progress.step, self.world
         total = torch.zeros((), device=world.device)
         for part in range(spec.accumulation):
@@ -218,8 +366,7 @@ class Training:
                     loss = wrapped(*(tensor.to(world.device) for tensor in inputs)) / spec.accumulation
                 self.optimizer.backward(loss)
             total += loss.detach()
-        self.optimizer.step(learning_rate(spec, step))
-        return world.mean(total).item()
+        return total
 
     def _log(self) -> None:
         progress = self.progress
@@ -236,7 +383,11 @@ class Training:
 
     def _validate(self) -> None:
         began = time.perf_counter()
-        measured = self.task.validate(self.model)
+        self.observer.validating(self.progress)
+        with self.breaks():
+            measured = self.task.validate(self.model)
+        if measured is None:
+            return
         progress = self.progress
         progress.validation_seconds.append(time.perf_counter() - began)
         is_best = measured.is_better_than(Measured(progress.best_loss, progress.best_accuracy))
@@ -253,8 +404,8 @@ class Training:
         progress = self.progress
         if not math.isfinite(loss):
             raise Diverged(
-                f"the loss of step {progress.step} is {loss}. Lower train.learning_rate "
-                f"({self.spec.learning_rate}), lengthen train.warmup_steps ({self.spec.warmup_steps}) or "
+                f"The loss of step {progress.step} is {loss}. Lower train.learning_rate "
+                f"({self.spec.learning_rate}), lengthen the warm-up ({self.spec.warmup} steps) or "
                 "use train.precision=fp32."
             )
         if math.isnan(progress.first_loss):
@@ -262,8 +413,8 @@ class Training:
         progress.bad_steps = progress.bad_steps + 1 if loss > progress.first_loss + 1 else 0
         if progress.bad_steps >= DIVERGED_STEPS:
             raise Diverged(
-                f"the run diverged: for {DIVERGED_STEPS} steps up to {progress.step} the loss was more than "
-                f"a nat above its first value {progress.first_loss:.3f}. Lower train.learning_rate."
+                f"The run diverged: for {DIVERGED_STEPS} steps up to step {progress.step} the loss was more than 1 nat "
+                f"above its first value {progress.first_loss:.3f}. Lower train.learning_rate."
             )
 
     def _synchronise(self) -> None:

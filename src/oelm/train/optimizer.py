@@ -1,12 +1,13 @@
-"""AdamW over exactly what trains.
+"""AdamW over the trained parameters, and the learning-rate schedule.
 
-Parameters are grouped by their learning-rate multiplier. What is frozen stands in no group and has no moments;
-freezing drops them, unfreezing starts them anew. (Where Q/K are updated every N steps they only rest between
-updates, and their moments wait for them.) Moments are saved and loaded by parameter name.
+Parameters are grouped by their learning-rate multiplier. Frozen parameters are in no group and have no moments:
+freezing deletes the moments, and unfreezing starts with new ones. (If Q and K are updated every N steps, they keep
+their moments between updates.) Moments are saved and loaded by parameter name.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from oelm.spec.train import TrainSpec
-from oelm.train.precision import scaler
+from oelm.train.device import scaler
 
 
 class Optimizer:
-    """AdamW (fused), with clipping and the scaling that fp16 needs, that follows what of its model trains."""
+    """Fused AdamW with gradient clipping and, for fp16, gradient scaling, that follows freezing and unfreezing."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Optimizer:
         self.scaler = scaler(next(model.parameters()).device, spec.precision)
 
     def follow_freezing(self) -> None:
-        """Take up what has begun to train and drop what has been frozen."""
+        """Add parameters that have been unfrozen, and drop those that have been frozen."""
         for number, group in enumerate(self.adam.param_groups):
             members = self._members(number)
             kept = set(map(id, members))
@@ -54,11 +55,11 @@ class Optimizer:
             group["params"] = members
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a loss to what has been gathered."""
+        """Add the gradient of a loss to the accumulated gradients."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, learning_rate: float) -> None:
-        """Clip, update, clear."""
+        """Clip the gradients, update the parameters, clear the gradients."""
         self.scaler.unscale_(self.adam)
         nn.utils.clip_grad_norm_([p for group in self.adam.param_groups for p in group["params"]], self.clip)
         for group in self.adam.param_groups:
@@ -68,7 +69,7 @@ class Optimizer:
         self.adam.zero_grad(set_to_none=True)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return every moment and step count by parameter name, and the state of the scaler."""
+        """Return all moments and step counts by parameter name, and the state of the scaler."""
         tensors = {
             f"{name}/{kind}": tensor
             for name, parameter in self.model.named_parameters()
@@ -77,7 +78,7 @@ class Optimizer:
         return tensors, self.scaler.state_dict()
 
     def load_state(self, tensors: Mapping[str, Tensor], scaler_state: dict[str, Any]) -> None:
-        """Bring back what `state` returned; parameters without an entry start anew."""
+        """Restore the result of `state`; parameters without an entry start with new moments."""
         by_name: dict[str, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             name, _, kind = key.rpartition("/")
@@ -96,3 +97,29 @@ class Optimizer:
             for name, parameter in self.model.named_parameters()
             if parameter.requires_grad and self._group_of[name] == group
         ]
+
+
+def learning_rate(spec: TrainSpec, step: int) -> float:
+    """Return the learning rate of a step (counted from 0): linear warm-up, then decay to the minimum."""
+    warmup = spec.warmup
+    if step < warmup:
+        return spec.learning_rate * (step + (not spec.warmup_from_zero)) / warmup
+    if spec.decay == "constant":
+        return spec.learning_rate
+    if spec.decay == "wsd":
+        left = min(1.0, (spec.steps - step) / (spec.steps - spec.decay_start))
+        return spec.min_learning_rate + (spec.learning_rate - spec.min_learning_rate) * left
+    progress = (step - warmup) / max(1, spec.schedule_steps - warmup)
+    share = 0.5 * (1 + math.cos(math.pi * progress)) if spec.decay == "cosine" else 1 - progress
+    return spec.min_learning_rate + (spec.learning_rate - spec.min_learning_rate) * share
+
+
+def warn_of_rising_rate(spec: TrainSpec) -> str | None:
+    """Return a warning if the warm-up takes the whole run, as happens in short runs; otherwise None."""
+    if spec.warmup < spec.steps:
+        return None
+    last = learning_rate(spec, spec.steps - 1)
+    return (
+        f"note: the warm-up of {spec.warmup} steps is not shorter than the run of {spec.steps}, so the learning "
+        f"rate only rises and ends at {last:.3g} of {spec.learning_rate:.3g}; train.warmup_steps sets it."
+    )

@@ -1,4 +1,4 @@
-"""The families of models that the method knows, and how other packages add theirs."""
+"""The known families of models, and how other packages register theirs."""
 
 from __future__ import annotations
 
@@ -7,55 +7,64 @@ from importlib.metadata import entry_points
 
 from torch import nn
 
-from oelm.errors import InvalidSpec, UnknownName
+from oelm.errors import InvalidSpec, NotCarriedOut, UnknownName
+from oelm.method.freeze import APPLIED, Applied
 from oelm.method.projection import Architecture
-from oelm.models.families.huggingface import FAMILIES
+from oelm.models.families.huggingface import FAMILIES, REFUSED
 from oelm.models.families.layered import model_type
+from oelm.models.families.named import NamedFamily
 from oelm.models.families.own_gpt import OwnGPT
 from oelm.models.families.torch_attention import TorchAttention
+from oelm.spec.method import NamesSpec
 
 ENTRY_POINTS = "oelm.architectures"
-# Torch's attention comes last: a family that knows the whole model says more than its parts do.
+# Torch's attention comes last, because a family knows more about a model than its parts do.
 ARCHITECTURES: list[Architecture] = [OwnGPT(), *FAMILIES, TorchAttention()]
 _REGISTERED: list[Architecture] = []
 
 
 def register_architecture(architecture: Architecture) -> Architecture:
-    """Teach the method where Q and K live in a family of models; the latest registered is asked first.
+    """Register a family of models, so that methods find its Q and K; the latest family is tried first.
 
-    Packages can do the same by an entry point in the group `oelm.architectures` that names a subclass of
-    `Architecture`.
+    Packages can also define an entry point in the group `oelm.architectures` that names a subclass of `Architecture`.
 
     Raises:
-        InvalidSpec: it is no Architecture, or has no name or the name of another.
+        InvalidSpec: it is not an Architecture, or has no name, or has the name of another.
 
     """
     if not isinstance(architecture, Architecture) or not getattr(architecture, "name", ""):
         raise InvalidSpec(
-            f"{architecture!r} was registered as an architecture. Give an instance of a subclass of "
+            f"{architecture!r} cannot be registered as an architecture. Give an instance of a subclass of "
             "oelm.Architecture with a name, matches() and projections(); see docs/architectures.md."
         )
-    if architecture.name in {known.name for known in known_architectures()}:
-        raise InvalidSpec(f"there is an architecture named {architecture.name!r} already. Choose another name.")
+    if architecture.name in {known.name for known in _known_architectures()}:
+        raise InvalidSpec(f"An architecture named {architecture.name!r} already exists. Choose another name.")
     _REGISTERED.insert(0, architecture)
     return architecture
 
 
-def known_architectures() -> list[Architecture]:
-    """Return all architectures in the order in which they are asked."""
+def _known_architectures() -> list[Architecture]:
+    """Return all families in the order in which they are tried."""
     return [*_REGISTERED, *_from_entry_points(), *ARCHITECTURES]
 
 
-def architecture_of(model: nn.Module) -> Architecture:
-    """Return the family that a model belongs to."""
-    known = known_architectures()
+def architecture_of(model: nn.Module, names: NamesSpec | None = None) -> Architecture:
+    """Return the family of a model, or the one that the user has described by names, now or when applying a method."""
+    applied = model.__dict__.get(APPLIED)
+    names = applied.names if isinstance(applied, Applied) else names
+    if names is not None:
+        return NamedFamily(names)
+    known = _known_architectures()
     for architecture in known:
         if architecture.matches(model):
             return architecture
+    kind = model_type(model)
+    if kind in REFUSED:
+        raise NotCarriedOut(f"A method cannot be applied to {kind} models. {REFUSED[kind]}")
     raise UnknownName(
         "known architecture for a model of class", type(model).__name__, [each.name for each in known],
-        f"Looked for a known config.model_type (found {model_type(model)!r}) and for torch.nn.MultiheadAttention "
-        "inside. Say where its Q and K live with oelm.register_architecture; docs/architectures.md shows how.",
+        f"Its config.model_type is {kind!r}. Name its modules, for example "
+        "oelm.apply(model, method, q='q_proj', k='k_proj').",
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Where Q and K are in the families of `transformers`: a table for the regular ones, a few lines for the others.
+"""Where Q and K are in the families of `transformers`: a table for the regular ones, a class for each of the others.
 
-To add a regular family, add a class with its `model_types`, the classes of its layers and the paths of its roles, and
-list it in `FAMILIES`. The invariants of tests/invariants/ then ask for a row of it.
+To add a regular family, add a line to `REGULAR`. The tests in tests/invariants/ then require a row for it, and
+`python scripts/family_table.py` writes it into docs/architectures.md.
 """
 
 from __future__ import annotations
@@ -11,145 +11,152 @@ from typing import Any, cast
 
 from torch import nn
 
+from oelm.errors import NotCarriedOut
 from oelm.method.split import Fused
-from oelm.models.families.layered import Attention, LayeredFamily, has, reach
-from oelm.spec.method import Role, Site
-from oelm.spec.repair import POSITION_REPAIRS
+from oelm.models.families.layered import AttentionLayout, LayeredFamily, follow_path, has_path
+from oelm.spec.method import POSITION_REPAIRS, MethodSpec, Role, Site
+
+_NOT_BY_DISTANCE = LayeredFamily.repairs - POSITION_REPAIRS
+_OUTSIDE: dict[str, Any] = {"repairs": frozenset()}
+"""Attention that does not use the attention interface of transformers, where repairs act."""
+_OWN_BIAS: dict[str, Any] = {"can_remove_qk": False}
+"""Logits with terms by position, which would stay without Q and K."""
+_GATED = "mlp.gate_proj mlp.up_proj mlp.down_proj"
+_FC = "mlp.fc1 mlp.fc2"
 
 
-class DistilBert(LayeredFamily):
-    """BERT's layer under shorter names."""
+class Regular(LayeredFamily):
+    """A family in one line: its name, its models, their types, the paths of its roles and feed-forward, and facts.
 
-    name = "distilbert"
-    model_types = frozenset({"distilbert"})
-    layer_classes = frozenset({"TransformerBlock"})
-    roles = {"q": "attention.q_lin", "k": "attention.k_lin", "v": "attention.v_lin", "o": "attention.out_lin"}
-    ffn = ("ffn.lin1", "ffn.lin2")
-
-
-class DebertaV2(LayeredFamily):
-    """DeBERTa-v2 and v3, which compare content and position by different maps.
-
-    Q and K here are those of the content. The maps of the positions (`pos_key_proj`, `pos_query_proj`) train; where
-    the model shares them with the content (`share_att_key`) they are the same tensors, and frozen with them.
+    `roles` are four paths in the order q, k, v, o, or one fused path and that of o. Facts are attributes of
+    `LayeredFamily`.
     """
 
-    name = "deberta-v2"
-    model_types = frozenset({"deberta-v2"})
-    layer_classes = frozenset({"DebertaV2Layer"})
-    roles = {
-        "q": "attention.self.query_proj",
-        "k": "attention.self.key_proj",
-        "v": "attention.self.value_proj",
-        "o": "attention.output.dense",
-    }
-    ffn = ("intermediate.dense", "output.dense")
-    repairs = frozenset()  # its attention does not go through the attention interface
-    can_remove_qk = False  # position terms stay in the logits
+    def __init__(self, name: str, models: str, types: str, roles: str, ffn: str = "", **facts: Any) -> None:
+        self.name, self.models, self.model_types = name, models, frozenset(types.split())
+        prefix, _, paths = roles.rpartition(":")
+        *mapped, output = (".".join(filter(None, (prefix, path))) for path in paths.split())
+        if len(mapped) == 1:
+            self.fused_path, self.roles = mapped[0], {"o": output}
+        else:
+            names: tuple[Role, ...] = ("q", "k", "v", "o")
+            self.roles = dict(zip(names, (*mapped, output), strict=True))
+        self.ffn = tuple(ffn.split())
+        for fact, value in facts.items():
+            setattr(self, fact, value)
 
 
-class OPT(LayeredFamily):
-    """A decoder with biases."""
-
-    name = "opt"
-    model_types = frozenset({"opt"})
-    layer_classes = frozenset({"OPTDecoderLayer"})
-    roles = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.out_proj"}
-    ffn = ("fc1", "fc2")
-
-
-class Llama(LayeredFamily):
-    """Llama, Mistral and Qwen: rotary positions and grouped keys, so that a key head serves several query heads.
-
-    Qwen3 normalises queries and keys per head after the projection; its norms train, as all norms do.
-    """
-
-    name = "llama"
-    model_types = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-    layer_classes = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"})
-    roles = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
-    ffn = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
-
-    def num_rotated(self, attention: nn.Module) -> int:
-        """Count all coordinates."""
-        return int(cast("Any", attention).head_dim)
-
-    def norms(self, attention: nn.Module, role: Role) -> Iterable[nn.Module]:
-        """Return those of Qwen3."""
-        norm = getattr(attention, f"{role}_norm", None)
-        return () if norm is None else (norm,)
-
-
-class ViT(LayeredFamily):
-    """The Vision Transformer, an encoder over patches."""
-
-    name = "vit"
-    model_types = frozenset({"vit"})
-    layer_classes = frozenset({"ViTLayer"})
-    roles = {"q": "attention.q_proj", "k": "attention.k_proj", "v": "attention.v_proj", "o": "attention.o_proj"}
-    ffn = ("mlp.fc1", "mlp.fc2")
-
-    def context(self, model: nn.Module) -> int:
-        """Count the patches of an image and the class token."""
-        config = cast("Any", model).config
-        return int((config.image_size // config.patch_size) ** 2) + 1
+# Qwen3, Gemma 3 and OLMo 2 normalise queries and keys after the projection; their norms train, as all norms do.
+# DeBERTa has other maps for positions (`pos_key_proj`, `pos_query_proj`), which train unless the model shares them
+# with the content (`share_att_key`): then they are the same tensors and frozen together.
+# Gemma 2 may cap its logits; position features are capped with them and a bias is not.
+# fmt: off
+REGULAR: tuple[LayeredFamily, ...] = (
+    Regular("distilbert", "DistilBERT", "distilbert", "attention:q_lin k_lin v_lin out_lin", "ffn.lin1 ffn.lin2"),
+    Regular("deberta-v2", "DeBERTa-v2, v3 (content only)", "deberta-v2",
+            "attention:self.query_proj self.key_proj self.value_proj output.dense", "intermediate.dense output.dense",
+            **_OUTSIDE, **_OWN_BIAS),
+    Regular("mpnet", "MPNet", "mpnet", "attention:attn.q attn.k attn.v attn.o", "intermediate.dense output.dense",
+            **_OUTSIDE, **_OWN_BIAS),
+    Regular("modernbert", "ModernBERT", "modernbert", "attn:Wqkv Wo", "mlp.Wi mlp.Wo", rotary=True),
+    Regular("opt", "OPT", "opt", "self_attn:q_proj k_proj v_proj out_proj", "fc1 fc2"),
+    Regular("llama", "Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, SmolLM3, Granite, StableLM",
+            "llama mistral qwen2 qwen3 gemma gemma2 smollm3 granite stablelm",
+            "self_attn:q_proj k_proj v_proj o_proj", _GATED, rotary=True),
+    Regular("gemma3", "Gemma 3 (text)", "gemma3_text", "self_attn:q_proj k_proj v_proj o_proj", _GATED, rotary=True,
+            norm_axes="BHTK"),
+    Regular("olmo2", "OLMo 2", "olmo2", "self_attn:q_proj k_proj v_proj o_proj", _GATED, rotary=True, norm_axes="BTC"),
+    # The experts of Mixtral are tensors of three dimensions, which are not a role.
+    Regular("mixtral", "Mixtral", "mixtral", "self_attn:q_proj k_proj v_proj o_proj", rotary=True),
+    Regular("phi", "Phi", "phi", "self_attn:q_proj k_proj v_proj dense", _FC, rotary=True),
+    Regular("phi3", "Phi-3, Phi-4", "phi3", "self_attn:qkv_proj o_proj", "mlp.gate_up_proj mlp.down_proj", rotary=True),
+    Regular("gpt-neox", "GPT-NeoX, Pythia", "gpt_neox", "attention:query_key_value dense",
+            "mlp.dense_h_to_4h mlp.dense_4h_to_h", rotary=True, interleaved=True),
+    Regular("gpt-neo", "GPT-Neo", "gpt_neo", "attn.attention:q_proj k_proj v_proj out_proj", "mlp.c_fc mlp.c_proj",
+            **_OUTSIDE),
+    Regular("gpt-j", "GPT-J", "gptj", "attn:q_proj k_proj v_proj out_proj", "mlp.fc_in mlp.fc_out", **_OUTSIDE),
+    Regular("bloom", "Bloom", "bloom", "self_attention:query_key_value dense", "mlp.dense_h_to_4h mlp.dense_4h_to_h",
+            interleaved=True, **_OUTSIDE, **_OWN_BIAS),
+    Regular("mpt", "MPT", "mpt", "attn:Wqkv out_proj", "ffn.up_proj ffn.down_proj", **_OUTSIDE, **_OWN_BIAS),
+    Regular("vit", "ViT", "vit", "attention:q_proj k_proj v_proj o_proj", _FC),
+    Regular("deit", "DeiT", "deit", "attention:q_proj k_proj v_proj o_proj", _FC, extra_tokens=2),
+    Regular("clip", "CLIP (text and image)", "clip clip_text_model clip_vision_model",
+            "self_attn:q_proj k_proj v_proj out_proj", _FC),
+    Regular("siglip", "SigLIP (text and image)", "siglip siglip_text_model siglip_vision_model",
+            "self_attn:q_proj k_proj v_proj out_proj", _FC, extra_tokens=0),
+    # Sounds have no greatest length, which repairs by distance need.
+    Regular("wav2vec2", "wav2vec 2.0, HuBERT", "wav2vec2 hubert", "attention:q_proj k_proj v_proj out_proj",
+            "feed_forward.intermediate_dense feed_forward.output_dense", repairs=_NOT_BY_DISTANCE),
+)
+# fmt: on
 
 
-class ModernBert(LayeredFamily):
-    """One linear map, `Wqkv`: all queries, then all keys, then all values."""
+class Albert(LayeredFamily):
+    """ALBERT, whose layers share their weights: a layer here is a set of weights, however often it is used."""
 
-    name = "modernbert"
-    model_types = frozenset({"modernbert"})
-    layer_classes = frozenset({"ModernBertEncoderLayer"})
-    ffn = ("mlp.Wi", "mlp.Wo")
+    name = "albert"
+    models = "ALBERT (shared layers count once)"
+    model_types = frozenset({"albert"})
+    roles = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "attention.dense"}
+    ffn = ("ffn", "ffn_output")
 
-    def num_rotated(self, attention: nn.Module) -> int:
-        """Count all coordinates."""
-        return int(cast("Any", attention).head_dim)
-
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
-        """Return the self-attention."""
-        fused = _fused(config, "q", "k", "v")
-        yield Attention("self", config.num_attention_heads, paths={"o": "attn.Wo"}, fused_path="attn.Wqkv", fused=fused)
+    def layer_number(self, name: str, config: Any) -> int:
+        """Count the layers of the groups before, from a name like `albert_layer_groups.1.albert_layers.0`."""
+        group, inner = (int(part) for part in name.split(".") if part.isdigit())
+        return group * int(config.inner_group_num) + inner
 
 
-class GPTNeoX(LayeredFamily):
-    """GPT-NeoX and Pythia: one map, interleaved by head (query, key and value of head 0, those of head 1, ...)."""
+class Falcon(LayeredFamily):
+    """Falcon, with one map in three layouts: by group (40B), one key head for all (7B), or by head (RW)."""
 
-    name = "gpt-neox"
-    model_types = frozenset({"gpt_neox"})
-    layer_classes = frozenset({"GPTNeoXLayer"})
+    name = "falcon"
+    models = "Falcon"
+    storage = "fused; interleaved by head or group, or with one key head"
+    model_types = frozenset({"falcon"})
+    fused_path = "self_attention.query_key_value"
+    roles = {"o": "self_attention.dense"}
     ffn = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+    repairs = frozenset()
 
-    def num_rotated(self, attention: nn.Module) -> int:
-        """Count the first coordinates, by default a quarter of them."""
-        return int(cast("Any", attention).rotary_ndims)
-
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[AttentionLayout]:  # noqa: ARG002
         """Return the self-attention."""
-        heads = config.num_attention_heads
-        fused = _fused(config, "q", "k", "v", groups=heads)
-        yield Attention(
-            "self", heads, paths={"o": "attention.dense"}, fused_path="attention.query_key_value", fused=fused
-        )
+        heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        is_one = config.multi_query and not config.new_decoder_architecture
+        key_heads = 1 if is_one else config.num_kv_heads if config.new_decoder_architecture else heads
+        fused = _fuse(heads * size, key_heads * size, groups=1 if is_one else key_heads)
+        yield AttentionLayout("self", heads, key_heads, dict(self.roles), self.fused_path, fused)
+
+    def refuse(self, model: nn.Module, method: MethodSpec) -> None:
+        """Refuse attention without Q and K if the model adds ALiBi, a term by distance, to the logits."""
+        super().refuse(model, method)
+        if method.init.shape == "absent" and cast("Any", model).config.alibi:
+            raise NotCarriedOut(
+                "Without Q and K, attention in a Falcon with alibi=True is not uniform, because its logits have other "
+                "terms. Use a Falcon with rotary positions, or another family for this control."
+            )
 
 
-class GPT2(LayeredFamily):
+class GPT2Family(LayeredFamily):
     """Linear maps are `Conv1D`, stored as (input, output); `c_attn` holds queries, keys and values."""
 
     name = "gpt2"
+    models = "GPT-2"
+    storage = "fused and transposed"
+    sites = ("self", "cross")
     model_types = frozenset({"gpt2"})
-    layer_classes = frozenset({"GPT2Block"})
+    fused_path = "attn.c_attn"
     ffn = ("mlp.c_fc", "mlp.c_proj")
     ffn_transposed = True
 
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:
-        """Return the self-attention, and a cross-attention, whose queries are a module of their own."""
-        heads = config.num_attention_heads
-        qkv, kv = (_fused(config, *roles, transposed=True) for roles in (("q", "k", "v"), ("k", "v")))
-        yield Attention("self", heads, paths={"o": "attn.c_proj"}, fused_path="attn.c_attn", fused=qkv, transposed=True)
-        if has(layer, "crossattention"):
-            yield Attention(
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[AttentionLayout]:
+        """Return the self-attention, and a cross-attention, whose queries have their own module."""
+        heads, size = config.num_attention_heads, config.hidden_size
+        qkv, kv = _fuse(size, size, transposed=True), Fused((("k", size), ("v", size)), transposed=True)
+        yield AttentionLayout(
+            "self", heads, paths={"o": "attn.c_proj"}, fused_path="attn.c_attn", fused=qkv, transposed=True
+        )
+        if has_path(layer, "crossattention"):
+            yield AttentionLayout(
                 "cross",
                 heads,
                 paths={"q": "crossattention.q_attn", "o": "crossattention.c_proj"},
@@ -160,18 +167,20 @@ class GPT2(LayeredFamily):
 
 
 class Bert(LayeredFamily):
-    """BERT, RoBERTa, ELECTRA and others that kept its layers: query, key and value are modules with biases."""
+    """BERT, RoBERTa, ELECTRA and others with its layers: query, key and value are modules with biases."""
 
     name = "bert"
+    models = "BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA"
+    sites = ("self", "cross")
     model_types = frozenset({"bert", "roberta", "electra", "xlm-roberta", "camembert"})
     layer_classes = frozenset({"BertLayer", "RobertaLayer", "ElectraLayer", "XLMRobertaLayer", "CamembertLayer"})
     ffn = ("intermediate.dense", "output.dense")
 
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
-        """Return the self-attention, and the cross-attention where the model is a decoder with one."""
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[AttentionLayout]:  # noqa: ARG002
+        """Return the self-attention, and the cross-attention of a decoder."""
         sites: dict[Site, str] = {"self": "attention", "cross": "crossattention"}
         for site, path in sites.items():
-            if has(layer, path):
+            if has_path(layer, path):
                 names = {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output.dense"}
                 yield _attention(layer, site, path, "self.num_attention_heads", names)
 
@@ -180,40 +189,53 @@ class Bart(LayeredFamily):
     """Encoder-self, decoder-self and cross attention, with biases."""
 
     name = "bart"
+    models = "BART, mBART"
+    sites = ("encoder", "decoder", "cross")
     model_types = frozenset({"bart", "mbart"})
     layer_classes = frozenset({"BartEncoderLayer", "BartDecoderLayer", "MBartEncoderLayer", "MBartDecoderLayer"})
     ffn = ("fc1", "fc2")
 
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
-        """Return one in an encoder's layer, two in a decoder's."""
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[AttentionLayout]:  # noqa: ARG002
+        """Return one attention of an encoder layer, two of a decoder layer."""
         names = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
-        is_decoder = has(layer, "encoder_attn")
+        is_decoder = has_path(layer, "encoder_attn")
         yield _attention(layer, "decoder" if is_decoder else "encoder", "self_attn", "num_heads", names)
         if is_decoder:
             yield _attention(layer, "cross", "encoder_attn", "num_heads", names)
 
 
+class Whisper(Bart):
+    """Whisper, with the layers of BART. Keys have no bias; sounds and texts have their own greatest length."""
+
+    name = "whisper"
+    models = "Whisper"
+    model_types = frozenset({"whisper"})
+    layer_classes = frozenset({"WhisperEncoderLayer", "WhisperDecoderLayer"})
+
+    def context(self, model: nn.Module, attention: nn.Module) -> int:
+        """Return the greatest length of the encoder or of the decoder."""
+        config = cast("Any", model).config
+        return int(config.max_target_positions if attention.is_decoder else config.max_source_positions)
+
+
 class T5(LayeredFamily):
     """Encoder-self, decoder-self and cross attention, without biases and without the scale 1/sqrt(K).
 
-    The logits have a trained term by distance, which is not a part of Q and K: it trains, and keeps attention from
-    being uniform without them. Without the scale, orthogonal heads start with logits sqrt(K) times those of a
-    family that has it.
+    The logits have a trained term by distance, which is not a part of Q and K. It always trains, so attention is not
+    uniform without Q and K. Without the scale, orthogonal heads start with logits that are sqrt(K) times larger.
     """
 
     name = "t5"
+    models = "T5, mT5"
+    sites = ("encoder", "decoder", "cross")
     model_types = frozenset({"t5", "mt5"})
     layer_classes = frozenset({"T5Block", "MT5Block"})
     ffn = tuple(f"layer.{place}.DenseReluDense.{name}" for place in (1, 2) for name in ("wi", "wi_0", "wi_1", "wo"))
     can_remove_qk = False
-    repairs = LayeredFamily.repairs - POSITION_REPAIRS  # it has a trained bias by distance of its own
+    repairs = _NOT_BY_DISTANCE  # it already has a trained bias by distance
 
-    def context(self, model: nn.Module) -> int:  # noqa: ARG002
-        """Return 0, which no repair of this family reads: positions are buckets of distances without an end."""
-        return 0
-
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002
-        """Return one in an encoder's block, two in a decoder's."""
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[AttentionLayout]:  # noqa: ARG002
+        """Return one attention of an encoder block, two of a decoder block."""
         names = {role: role for role in ("q", "k", "v", "o")}
         yield _attention(layer, "decoder" if layer.is_decoder else "encoder", "layer.0.SelfAttention", "n_heads", names)
         if layer.is_decoder:
@@ -221,16 +243,34 @@ class T5(LayeredFamily):
 
 
 FAMILIES: tuple[LayeredFamily, ...] = (
-    Bert(), DistilBert(), DebertaV2(), ModernBert(), ViT(), GPT2(), GPTNeoX(), OPT(), Llama(), T5(), Bart(),
+    Bert(), *REGULAR[:2], Albert(), *REGULAR[2:], GPT2Family(), Falcon(), T5(), Bart(), Whisper(),
 )  # fmt: skip
 
+REFUSED = {
+    "longformer": "Each layer has a second Q and K for tokens with global attention, and freezing one pair is not the "
+    "method. Name the pair that you want: q='query', k='key' freezes the local one.",
+    "led": "Each encoder layer has a second Q and K for tokens with global attention, and freezing one pair is not the "
+    "method. Name the pair that you want: q='query', k='key' freezes the local one.",
+    "deepseek_v2": "Keys and values come from one compressed map, so that K has no weights of its own.",
+    "deepseek_v3": "Keys and values come from one compressed map, so that K has no weights of its own.",
+    "fnet": "It mixes tokens by a Fourier transform and has no attention.",
+    "mamba": "It is a state-space model and has no attention.",
+    "mamba2": "It is a state-space model and has no attention.",
+    "openai-gpt": "Q, K and V are one module without a row here. Write an oelm.Architecture with oelm.Fused.",
+    "reformer": "Queries and keys are one map, so that neither can be drawn or frozen alone.",
+    "rwkv": "It has no queries and keys.",
+    "squeezebert": "Q and K are grouped convolutions, of which a head is not a block of rows.",
+    "xlnet": "Q and K are tensors of three dimensions in the attention, not linear maps.",
+}
+"""Why a method cannot be applied to a type of model."""
 
-def _attention(layer: nn.Module, site: Site, path: str, heads: str, names: dict[Any, str]) -> Attention:
-    """Describe an attention whose roles have modules of their own, with `names` below its `path`."""
+
+def _attention(layer: nn.Module, site: Site, path: str, heads: str, names: dict[Any, str]) -> AttentionLayout:
+    """Describe an attention whose roles have their own modules, with `names` below its `path`."""
     paths = {role: f"{path}.{name}" for role, name in names.items()}
-    return Attention(site, reach(layer, f"{path}.{heads}"), paths=paths)
+    return AttentionLayout(site, follow_path(layer, f"{path}.{heads}"), paths=paths)
 
 
-def _fused(config: Any, *roles: Role, **layout: Any) -> Fused:
-    """Describe one tensor that holds several roles, each as wide as the model."""
-    return Fused(tuple((role, config.hidden_size) for role in roles), **layout)
+def _fuse(query_rows: int, key_rows: int, **layout: Any) -> Fused:
+    """Describe one tensor with q, k and v."""
+    return Fused((("q", query_rows), ("k", key_rows), ("v", key_rows)), **layout)

@@ -1,7 +1,7 @@
-"""What all families built of numbered layers share: a table says where the roles are, this reads it.
+"""The base class of families with numbered layers: it reads a table of where each role is.
 
-Nothing here imports `transformers`: a model is known by the `model_type` of its configuration and its layers by
-the names of their classes, so that models of other families cost nothing.
+Nothing here imports `transformers`, which is slow: a model is recognised by the `model_type` of its configuration, and
+its layers by the names of their classes.
 """
 
 from __future__ import annotations
@@ -12,109 +12,162 @@ from dataclasses import dataclass, field
 from functools import reduce
 from math import gcd
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from torch import nn
 
 from oelm.errors import BadShape, NotCarriedOut
+from oelm.method.checks import refuse_features
 from oelm.method.projection import Architecture, Projection
-from oelm.method.refuse import refuse_features
-from oelm.method.repair import Fold, QueryBias
-from oelm.method.split import Content, Fused, Split, narrow_norm
-from oelm.models.sliced import Coordinates
-from oelm.spec.method import MethodSpec, Role, Site
-from oelm.spec.repair import POSITION_REPAIRS, RepairSpec
+from oelm.method.repair import FoldedRepair, QueryBias
+from oelm.method.split import ComputedCoordinates, Fused, SplitModule, narrow_norm
+from oelm.models.linear import Coordinates
+from oelm.spec.method import POSITION_REPAIRS, MethodSpec, RepairSpec, Role, Site
 
 _ROLES: tuple[Role, ...] = ("q", "k", "v", "o")
 
 
 @dataclass(frozen=True)
-class Attention:
-    """One attention in a layer. Paths are dotted, from the layer; head counts are numbers read from the model."""
+class AttentionLayout:
+    """One attention of a layer. Paths are dotted and start at the layer."""
 
     site: Site
     num_heads: int
     num_key_heads: int | None = None
-    """None: as many as query heads."""
+    """None: the number of query heads."""
     paths: dict[Role, str] = field(default_factory=dict)
-    """The modules of the roles that have one of their own."""
+    """Paths of the roles that have their own module."""
     fused_path: str | None = None
     fused: Fused | None = None
     transposed: bool = False
-    """Of the modules in `paths`."""
+    """Whether the modules in `paths` store (input, output)."""
 
     def heads(self, role: Role) -> int:
-        """Return how many heads a role has."""
+        """Return the number of heads of a role."""
         if role in ("k", "v"):
             return self.num_key_heads or self.num_heads
         return self.num_heads if role == "q" else 1
 
 
 class LayeredFamily(Architecture):
-    """A `transformers` family: name its types and layers, and describe one layer."""
+    """A family of `transformers`: subclasses name its types and layers, and describe one layer."""
 
+    models: str = ""
+    """Names of its models, for the table in docs/architectures.md."""
     model_types: frozenset[str]
     """Values of `model.config.model_type`."""
-    layer_classes: frozenset[str]
-    """Names of the classes of its layers."""
+    layer_classes: frozenset[str] = frozenset()
+    """Class names of its layers. Without any, a layer is a module with the path of the queries."""
     roles: Mapping[Role, str] = MappingProxyType({})
-    """Role -> path of its module, from the layer, where each role has a module of its own."""
+    """Path of each role's module from the layer, for roles that have their own module."""
+    fused_path: str | None = None
+    """Path of the module that holds q, k and v."""
+    interleaved = False
+    """Whether the rows of the fused module are ordered by head (q, k and v of head 0, those of head 1, ...)."""
+    storage: str = ""
+    """How Q and K are stored, in words for the table; "": as the fields above say."""
     ffn: tuple[str, ...] = ()
-    """Paths of the feed-forward maps, from the layer."""
+    """Paths of the feed-forward maps from the layer."""
     ffn_transposed = False
-    # Attention that goes through transformers' attention interface can be repaired there.
+    sites: tuple[Site, ...] = ("self",)
+    rotary = False
+    """Whether heads have rotary positions, in pairs (i, i + half of the rotated coordinates)."""
+    norm_axes: Literal["BTHK", "BHTK", "BTC"] = "BTHK"
+    """The axes of what `q_norm` and `k_norm` normalise, if the family has them; C is all heads together."""
+    extra_tokens = 1
+    """Number of tokens of an image in addition to its patches."""
+    # Attention that uses the attention interface of transformers can be repaired there.
     repairs = frozenset(RepairSpec.model_fields) - {"qk_norm"}
     can_remove_qk = True
 
-    def attentions(self, layer: nn.Module, config: Any) -> Iterable[Attention]:  # noqa: ARG002  (for overriding classes)
-        """Describe the attentions of one layer: here one self-attention with a module for each of the `roles`."""
-        if not self.roles:
+    def attentions(self, layer: nn.Module, config: Any) -> Iterable[AttentionLayout]:
+        """Describe the attentions of one layer: by default a self-attention with `roles` and perhaps `fused_path`."""
+        # A model of several parts (text and image) has a configuration for each, which its attentions know.
+        config = getattr(follow_path(layer, self._query_path.rpartition(".")[0]), "config", config)
+        heads = config.num_attention_heads
+        key_heads = getattr(config, "num_key_value_heads", None) or heads
+        fused = None
+        if self.fused_path is not None:
+            size = getattr(config, "head_dim", None) or config.hidden_size // heads
+            rows: tuple[tuple[Role, int], ...] = (("q", heads * size), ("k", key_heads * size), ("v", key_heads * size))
+            fused = Fused(rows, groups=heads if self.interleaved else 1)
+        yield AttentionLayout("self", heads, key_heads, dict(self.roles), self.fused_path, fused)
+
+    @property
+    def _query_path(self) -> str:
+        path = self.fused_path or self.roles.get("q")
+        if path is None:
             raise NotCarriedOut(f"{type(self).__name__} has no `roles`; name them, or override attentions().")
-        key_heads = getattr(config, "num_key_value_heads", None)
-        yield Attention("self", config.num_attention_heads, key_heads, paths=dict(self.roles))
+        return path
+
+    def where(self) -> str:
+        """Say how Q and K are stored, for the table of families."""
+        if self.storage or self.fused_path is None:
+            return self.storage or "modules of their own"
+        return "fused, interleaved by head" if self.interleaved else "fused, one after the other"
 
     def matches(self, model: nn.Module) -> bool:
-        """Tell whether the model's configuration is of this family."""
+        """Return whether the model's configuration belongs to this family."""
         return model_type(model) in self.model_types
 
     def projections(self, model: nn.Module) -> list[Projection]:
-        """Read the table for every layer."""
+        """List the projections of every layer."""
         found: list[Projection] = []
         for name, layer in model.named_modules():
-            if self.layer_classes.isdisjoint(base.__name__ for base in type(layer).__mro__):
+            if not self._is_layer(layer):
                 continue
-            last = name.rpartition(".")[2]
-            place = _Layer(layer, name, int(last) if last.isdigit() else 0)
+            place = _Layer(layer, name, self.layer_number(name, model.config))
             attentions = list(self.attentions(layer, model.config))
             for attention in attentions:
                 found += place.attention(attention)
             found += [
                 place.projection("ffn", path, attentions[0].site, transposed=self.ffn_transposed)
                 for path in self.ffn
-                if has(layer, path)
+                if has_path(layer, path)
             ]
         return found
 
-    def num_rotated(self, attention: nn.Module) -> int:  # noqa: ARG002  (for families with rotary positions)
-        """Return how many coordinates of each head are turned by rotary positions, in pairs (i, i + half of them)."""
-        return 0
+    def _is_layer(self, module: nn.Module) -> bool:
+        if self.layer_classes:
+            return not self.layer_classes.isdisjoint(base.__name__ for base in type(module).__mro__)
+        return has_path(module, self._query_path)
 
-    def norms(self, attention: nn.Module, role: Role) -> Iterable[nn.Module]:  # noqa: ARG002  (likewise)
-        """Return the norms over the coordinates of a head that this role's output goes through."""
-        return ()
+    def layer_number(self, name: str, config: Any) -> int:  # noqa: ARG002  (for families that count otherwise)
+        """Return the number of a layer from its dotted name."""
+        last = name.rpartition(".")[2]
+        return int(last) if last.isdigit() else 0
 
-    def context(self, model: nn.Module) -> int:
-        """Return the largest number of tokens that the model takes at once."""
-        return int(cast("Any", model).config.max_position_embeddings)
+    def num_rotated(self, attention: nn.Module) -> int:
+        """Return how many coordinates of a head have rotary positions: all, a part, or none in a layer without."""
+        module = cast("Any", attention)
+        if not self.rotary or not getattr(module, "use_rope", True):
+            return 0
+        share = (getattr(module.config, "rope_parameters", None) or {}).get("partial_rotary_factor", 1.0)
+        # GPT-NeoX has another name for it
+        return int((getattr(module, "head_dim", None) or module.head_size) * share)
+
+    def norms(self, attention: nn.Module, role: Role) -> Iterable[nn.Module]:
+        """Return the norms that follow the projection of this role."""
+        norm = getattr(attention, f"{role}_norm", None)
+        return () if norm is None else (norm,)
+
+    def context(self, model: nn.Module, attention: nn.Module) -> int:
+        """Return the largest number of tokens that an attention sees: a text, or the patches of an image."""
+        config = getattr(attention, "config", cast("Any", model).config)
+        if hasattr(config, "patch_size"):
+            return int((config.image_size // config.patch_size) ** 2) + self.extra_tokens
+        return int(config.max_position_embeddings)
 
     def refuse(self, model: nn.Module, method: MethodSpec) -> None:
-        """Refuse what does not fit this model: features, residuals, a cache that forgets, attention without masks."""
+        """Refuse position features, ranks, caches and attention implementations that do not fit together."""
         repair = method.repair
         in_reach = [
             each
             for each in self.projections(model)
             if each.role in ("q", "k") and (method.sites is None or each.site in method.sites)
         ]
+        if repair.position_features or method.init.shape == "absent" or method.init.same_heads:
+            _refuse_layer_norms(model, in_reach)
         if not repair.active():
             return
         from oelm.models.repaired_attention import refuse_sliding_cache, refuse_unmasked
@@ -125,8 +178,8 @@ class LayeredFamily(Architecture):
             refuse_unmasked(cast("Any", model).config)
         if POSITION_REPAIRS & set(repair.active()) and all(each.site == "cross" for each in in_reach):
             raise NotCarriedOut(
-                "position_features and position_bias act on self-attention, where queries and keys have a distance, "
-                "and the method reaches cross-attention only. Add another site, or leave them off."
+                "position_features and position_bias need distances between queries and keys, which only "
+                "self-attention has, but the method is limited to cross-attention. Add another site, or leave them off."
             )
         for projection in in_reach:
             size = projection.whole_head_size
@@ -135,48 +188,49 @@ class LayeredFamily(Architecture):
                 size = self._content(model, projection, repair, absent=method.init.shape == "absent").size
             _refuse_rank(repair.low_rank, projection, size)
 
-    def _content(self, model: nn.Module, projection: Projection, repair: RepairSpec, *, absent: bool) -> Content:
-        """Return which coordinates of a head position features leave to content."""
+    def _content(
+        self, model: nn.Module, projection: Projection, repair: RepairSpec, *, absent: bool
+    ) -> ComputedCoordinates:
+        """Return which coordinates of a head remain for content next to position features."""
         head_size = projection.whole_head_size
         size = head_size - 2 * repair.num_frequencies(head_size)
         if absent:
-            return Content(head_size, 0)
+            return ComputedCoordinates(head_size, 0)
         rotated = self.num_rotated(_attention_of(model, projection))
         if size >= rotated:
-            return Content(head_size, size)
+            return ComputedCoordinates(head_size, size)
         if rotated < head_size:
             raise BadShape(
-                f"Position features would leave {size} coordinates of each head to content, but rotary positions turn "
-                f"the first {rotated} of {head_size} in pairs. Choose position_features of at most "
-                f"{(head_size - rotated) // 2}."
+                f"Position features would leave {size} coordinates of each head to content, but the first {rotated} of "
+                f"{head_size} have rotary positions. Choose position_features of at most {(head_size - rotated) // 2}."
             )
-        return Content(head_size, size, runs=gcd(head_size, size))
+        return ComputedCoordinates(head_size, size, runs=gcd(head_size, size))
 
     def narrow(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:
-        """Leave the rows out of Q and K, at sites with distances, whose coordinates features will fill."""
+        """Remove the rows of Q and K that position features replace, at sites with distances."""
         for projection in queries_and_keys:
             if projection.site != "cross":
                 self._narrow(model, projection, self._content(model, projection, repair, absent=False))
 
-    def _narrow(self, model: nn.Module, projection: Projection, content: Content) -> None:
+    def _narrow(self, model: nn.Module, projection: Projection, content: ComputedCoordinates) -> None:
         projection.set_apart().narrow(content, projection.num_heads)
         for norm in self.norms(_attention_of(model, projection), projection.role):
             narrow_norm(norm, content)
 
     def remove_qk(self, model: nn.Module, queries_and_keys: list[Projection]) -> None:
-        """Leave all rows out of Q and K: no products, no parameters; the logits are zero."""
+        """Remove all rows of Q and K: no products, no parameters; the logits are zero."""
         for projection in queries_and_keys:
-            self._narrow(model, projection, Content(projection.shape[1], 0))
+            self._narrow(model, projection, ComputedCoordinates(projection.shape[1], 0))
 
     def set_apart(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
-        """Split Q and K where something will act on their weights."""
+        """Split Q and K from fused tensors if repairs or slices act on their weights."""
         repair = method.repair
         if method.slices_stay or repair.low_rank or repair.diagonal or repair.core or repair.query_bias:
             for projection in queries_and_keys:
                 projection.set_apart()
 
     def install(self, model: nn.Module, method: MethodSpec, queries_and_keys: list[Projection]) -> None:
-        """Fold repairs into the weights and add the others to the attention function of `transformers`."""
+        """Fold repairs into the weights, and add the others to the attention function of `transformers`."""
         repair, same = method.repair, method.init.same_heads
         turned = [each for each in queries_and_keys if same and self.num_rotated(_attention_of(model, each))]
         if not repair.active() and not turned:
@@ -188,9 +242,9 @@ class LayeredFamily(Architecture):
             part = projection.part
             absent = part is not None and part.is_absent
             if part is not None and not absent:
-                # One core per pair of query and key head: on the side of the queries, of which grouped heads have more.
+                # One core per pair of query and key head, on the side of the queries, which may have more heads.
                 core = repair.core and projection.role == "q"
-                fold = Fold.of(repair, projection.num_heads, part.matrix, core=core)
+                fold = FoldedRepair.of(repair, projection.num_heads, part.matrix, core=core)
                 part.oelm_fold = None if fold is None else fold.to(part.weight.device)
                 if repair.query_bias and projection.role == "q":
                     num_heads, content_size, _ = projection.shape
@@ -204,18 +258,19 @@ class LayeredFamily(Architecture):
         for name, roles in by_attention.items():
             attention = model.get_submodule(name)
             norms = {role: list(self.norms(attention, projection.role)) for role, projection in roles.items()}
-            turn_back(attention, roles, same, self.num_rotated(attention), norms)
+            turn_back(attention, roles, same, self.num_rotated(attention), norms, self.norm_axes)
+        by_distance = bool(POSITION_REPAIRS & set(repair.active()))
         install(
             model,
             repair,
             queries_and_keys,
-            context=self.context(model),
+            context=(lambda attention: self.context(model, attention)) if by_distance else lambda _: 0,
             contents=contents,
             attentions={attention_name(each) for each in self.projections(model) if each.role in ("q", "k")},
         )
 
     def specialise(self, model: nn.Module, projection: Projection) -> None:  # noqa: ARG002
-        """Read the coordinates of slices instead of multiplying; rows that training has changed are multiplied."""
+        """Read the coordinates of slices instead of multiplying, unless training has changed the rows."""
         part = projection.part
         if part is not None:
             with suppress(ValueError):
@@ -231,24 +286,34 @@ def _refuse_rank(rank: int, projection: Projection, content_size: int) -> None:
     if rank and rank >= full:
         raise BadShape(
             f"repair.low_rank={rank} was requested on {projection.name}, whose rank is at most {full}. Choose a "
-            "smaller one, or let Q and K train."
+            "smaller one, or train Q and K."
+        )
+
+
+def _refuse_layer_norms(model: nn.Module, queries_and_keys: list[Projection]) -> None:
+    """Refuse to change the coordinates of heads that a layer norm with a bias follows."""
+    if any(getattr(_attention_of(model, each), "qk_layernorm", False) for each in queries_and_keys):
+        raise NotCarriedOut(
+            "This model has config.qk_layernorm=True, whose biases add to queries and keys. Position features, heads "
+            "that find the same token and attention without Q and K are not implemented with it. Use a method without "
+            "them, or a model without these norms."
         )
 
 
 def model_type(model: nn.Module) -> str | None:
-    """Return the `model_type` of a model's configuration, where it has one."""
+    """Return the `model_type` of a model's configuration, or None."""
     return getattr(getattr(model, "config", None), "model_type", None)
 
 
-def reach(module: Any, path: str) -> Any:
+def follow_path(module: Any, path: str) -> Any:
     """Follow a dotted path."""
     return reduce(getattr, path.split("."), module)
 
 
-def has(module: Any, path: str) -> bool:
-    """Tell whether a dotted path leads anywhere."""
+def has_path(module: Any, path: str) -> bool:
+    """Return whether a dotted path exists."""
     try:
-        return reach(module, path) is not None
+        return follow_path(module, path) is not None
     except AttributeError:
         return False
 
@@ -262,14 +327,14 @@ def without_adapter(module: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One layer, and where it stands in its model."""
+    """One layer, with its name and number in the model."""
 
     module: nn.Module
     name: str
     number: int
 
-    def attention(self, attention: Attention) -> Iterator[Projection]:
-        """Yield the projections of one attention, its roles in order."""
+    def attention(self, attention: AttentionLayout) -> Iterator[Projection]:
+        """Yield the projections of one attention in the order of roles."""
         fused = attention.fused
         for role in _ROLES:
             heads = attention.heads(role)
@@ -282,9 +347,9 @@ class _Layer:
     def projection(
         self, role: Role, path: str, site: Site, heads: int = 1, *, transposed: bool = False, fused: Fused | None = None
     ) -> Projection:
-        """Return the projection of one role at a path from this layer."""
-        module = without_adapter(reach(self.module, path))
-        if fused is None and isinstance(module, Split):  # a module of one role that was set apart
+        """Return the projection of a role at a path from this layer."""
+        module = without_adapter(follow_path(self.module, path))
+        if fused is None and isinstance(module, SplitModule):  # the module of a single role has been split
             fused = module.fused
         name = ".".join(filter(None, (self.name, path, role if fused else "")))
         transposed = fused.transposed if fused else transposed

@@ -1,4 +1,4 @@
-"""Where Q and K live in our own GPT."""
+"""Where Q and K are in our own GPT."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import cast
 from torch import nn
 
 from oelm.errors import BadShape
+from oelm.method.checks import refuse_features
 from oelm.method.projection import Architecture, Projection
-from oelm.method.refuse import refuse_features
 from oelm.method.repair import (
-    Fold,
+    FoldedRepair,
     KeyMix,
     KeyShift,
     PositionBias,
@@ -20,20 +20,19 @@ from oelm.method.repair import (
     Temperature,
 )
 from oelm.models.gpt import GPT, Attention, Block
-from oelm.models.sliced import SlicedLinear
-from oelm.spec.method import MethodSpec, Role
-from oelm.spec.repair import RepairSpec, heads_of
+from oelm.models.linear import SlicedLinear
+from oelm.spec.method import MethodSpec, RepairSpec, Role, heads_of
 
 
 class OwnGPT(Architecture):
-    """Each role is a module of its own: nothing to split."""
+    """Our GPT. Each role has its own module, so nothing is split."""
 
     name = "gpt"
     repairs = frozenset(RepairSpec.model_fields)
     can_remove_qk = True
 
     def matches(self, model: nn.Module) -> bool:
-        """Tell whether `model` is our GPT."""
+        """Return whether `model` is our GPT."""
         return isinstance(model, GPT)
 
     def projections(self, model: nn.Module) -> list[Projection]:
@@ -54,18 +53,18 @@ class OwnGPT(Architecture):
         return found
 
     def refuse(self, model: nn.Module, method: MethodSpec) -> None:
-        """Refuse features that leave no content, and a residual that is no smaller than what it is added to."""
+        """Refuse position features that leave no content, and a low-rank repair of full rank."""
         spec, rank = cast("GPT", model).spec, method.repair.low_rank
         content_size = refuse_features(method, spec.qk_size)
         full = min(spec.model_dim, spec.key_heads * content_size)
         if rank and rank >= full:
             raise BadShape(
-                f"repair.low_rank={rank} was asked for on Q and K, whose rank is at most {full} here. Take a smaller "
-                "one, or let Q and K train."
+                f"repair.low_rank={rank} was requested, but Q and K have a rank of at most {full}. Choose a smaller "
+                "one, or train Q and K."
             )
 
     def narrow(self, model: nn.Module, repair: RepairSpec, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
-        """Make both maps of every block smaller."""
+        """Narrow Q and K of every block."""
         for block in _blocks(model):
             attention = block.attention
             attention.narrow(attention.spec.qk_size - 2 * repair.num_frequencies(attention.spec.qk_size))
@@ -75,18 +74,18 @@ class OwnGPT(Architecture):
         for block in _blocks(model):
             attention = block.attention
             _add_repairs(attention, method.repair)
-            # A head that looks for the same token must find it at any distance, so positions do not turn it.
+            # A head that looks for the same token must find it at any distance, so it has no rotary positions.
             attention.unrotated_key_heads = heads_of(method.init.same_heads, attention.spec.key_heads)
             attention.to(attention.v.weight.device)
 
     def remove_qk(self, model: nn.Module, queries_and_keys: list[Projection]) -> None:  # noqa: ARG002
-        """Drop both maps; attention then averages."""
+        """Remove Q and K; attention is then uniform."""
         for block in _blocks(model):
             block.attention.q = block.attention.k = None
             block.attention.content_size = 0
 
     def specialise(self, model: nn.Module, projection: Projection) -> None:
-        """Replace a frozen map that reads coordinates by one that does so without a product."""
+        """Replace a frozen map that reads coordinates by one without a matrix product."""
         attention = cast("Block", cast("GPT", model).blocks[projection.layer]).attention
         setattr(attention, projection.role, SlicedLinear(cast("nn.Linear", projection.module)))
 
@@ -100,9 +99,9 @@ def _add_repairs(attention: Attention, repair: RepairSpec) -> None:
         attention.position_bias = PositionBias(spec.num_heads, spec.context)
     if q is None or k is None:
         return
-    # One core per pair of query and key head: on the side of the queries, of which grouped heads have more.
-    attention.query_fold = Fold.of(repair, spec.num_heads, q.weight, core=repair.core)
-    attention.key_fold = Fold.of(repair, spec.key_heads, k.weight, core=False)
+    # There is one core per pair of query and key head, on the side of the queries, which may have more heads.
+    attention.query_fold = FoldedRepair.of(repair, spec.num_heads, q.weight, core=repair.core)
+    attention.key_fold = FoldedRepair.of(repair, spec.key_heads, k.weight, core=False)
     if repair.query_bias:
         attention.query_bias = QueryBias(spec.num_heads, attention.content_size)
     if repair.qk_norm:

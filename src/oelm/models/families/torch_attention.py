@@ -1,4 +1,4 @@
-"""Where Q and K live in torch's own attention."""
+"""Where Q and K are in the attention of torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from oelm.spec.method import Role, Site
 
 
 class TorchAttention(Architecture):
-    """Any model with `nn.MultiheadAttention` in it, also inside nn.TransformerEncoder, -Decoder and Transformer.
+    """Any model with `nn.MultiheadAttention`, also inside nn.TransformerEncoder, -Decoder and Transformer.
 
     `in_proj_weight` packs queries, keys and values. Layers are numbered by site in the order of the model. The fast
-    path of nn.TransformerEncoderLayer reads the same packed tensor, which a split module still shows.
+    path of nn.TransformerEncoderLayer reads the same packed tensor, which a split module still has.
     """
 
     name = "torch"
+    models = "`nn.MultiheadAttention`, `nn.TransformerEncoder`, ..."
+    sites: tuple[Site, ...] = ("self", "encoder", "decoder", "cross")
     can_remove_qk = True
 
+    def where(self) -> str:
+        """Say how Q and K are stored, for the table of families."""
+        return "packed"
+
     def matches(self, model: nn.Module) -> bool:
-        """Tell whether the model has torch's attention in it."""
+        """Return whether the model contains torch's attention."""
         return any(isinstance(module, nn.MultiheadAttention) for module in model.modules())
 
     def projections(self, model: nn.Module) -> list[Projection]:
@@ -51,8 +57,8 @@ class TorchAttention(Architecture):
 def _attention(name: str, module: nn.MultiheadAttention, layer: int, site: Site) -> list[Projection]:
     if module.in_proj_weight is None:
         raise NotCarriedOut(
-            f"{name or 'this nn.MultiheadAttention'} was made with kdim or vdim, which torch stores "
-            "unpacked. Give keys and values the size of the queries, or register an architecture."
+            f"{name or 'This nn.MultiheadAttention'} was made with kdim or vdim, which torch stores unpacked. "
+            "Give keys and values the size of the queries, or register an architecture."
         )
     size = module.embed_dim
     fused = Fused((("q", size), ("k", size), ("v", size)), weight="in_proj_weight", bias="in_proj_bias")

@@ -1,1 +1,0 @@
-"""The results page: what a folder of runs holds, shown while it is written."""

@@ -1,0 +1,1 @@
+"""The results page: a live view of a folder of runs."""
