@@ -135,7 +135,7 @@ REFUSALS = [
         Unknown,
         "oelm-freeze",
         UnknownName,
-        r"(?s)Unknown.*novelformer.*MultiheadAttention.*register_architecture",
+        r"(?s)Unknown.*novelformer.*Name its modules.*oelm\.apply",
     ),
     ("a repair that no code carries out", gpt2, MethodSpec(repair={"qk_norm": True}), NotCarriedOut, "'qk_norm'"),
     ("a correlation with no room for it", lambda: gpt2(n_head=1), "oelm-correlated", BadShape, "16 or less"),

@@ -15,14 +15,14 @@ from rich.console import Console
 
 from oelm.errors import UsageError
 from oelm.record import registration
-from oelm.record.folder import RECORD, find_records, read_metrics
+from oelm.record.folder import RECORD, RunFolder, find_records, read_metrics
 from oelm.runs import local
 from oelm.runs import local as child
 from oelm.runs.board import Board, cancel, cancelled_runs, withdraw_cancellation
 from oelm.runs.local import Gpus, LocalRunner, child_command
 from oelm.runs.lock import hold_lock
 from oelm.runs.slurm import SlurmRunner
-from oelm.spec.run import RunSpec, SlurmSpec
+from oelm.spec.run import SlurmSpec
 from oelm.spec.train import TrainSpec
 
 from .test_devices import BUSY, IDLE, FakeNvml
@@ -199,7 +199,7 @@ def stage(study, tmp_path, monkeypatch, write_run):
         def end(self, number, code=0, **fields):
             line, _, played = self.started[number]
             spec = line[line.index("--spec") + 1]
-            run = RunSpec.model_validate_json(Path(spec).read_text())
+            run = RunFolder(Path(spec).parent).read_spec()
             if fields or code == 0:
                 write_run(run, **fields)
             played.returncode = code

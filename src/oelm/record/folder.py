@@ -365,8 +365,10 @@ class RunFolder:
     def append_attention(self, record: AttentionRecord) -> None:
         """Add a line to the attention statistics.
 
-        The file is opened before the check: the next holder replaces it, so a line that comes late goes nowhere.
+        The lock is checked before the file is created, and again once it is open: the next holder replaces the file, so
+        a line that comes late goes nowhere.
         """
+        self.check()
         with self._own(ATTENTION).open("a") as file:
             self.check()
             print(_format_line(record), file=file)
