@@ -77,7 +77,7 @@ def run(
     declared = load_study(Path(study)) if isinstance(study, str | Path) else study
     root = Path(runs) / declared.name
     refuse_changed(root, declared)
-    board = Board(declared, root, bind=lambda each: resolve(each)[0])
+    board = Board(declared, root, bind=lambda each: resolve(each).spec)
     if troubles := {entry.trouble for entry in board.entries if entry.trouble}:
         raise RunFailed(f"Some runs of {declared.name!r} cannot start: {' '.join(sorted(troubles))}")
     write_study(root, declared)

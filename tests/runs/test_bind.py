@@ -24,10 +24,10 @@ def changed(directory):
 
 def test_other_weights_in_the_same_directory_are_another_run(reviewing, model, tmp_path):
     run = reviewing("oelm-from-current", model)
-    before = resolve(run)[0]
-    assert fingerprint(resolve(run)[0]) == fingerprint(before)
+    before = resolve(run).spec
+    assert fingerprint(resolve(run).spec) == fingerprint(before)
     changed(tmp_path)
-    after = resolve(run)[0]
+    after = resolve(run).spec
     assert fingerprint(after) != fingerprint(before)
     assert undo_resolve(after) == undo_resolve(before) == run
     with pytest.raises(BadData, match="Restore the files"):
@@ -36,14 +36,14 @@ def test_other_weights_in_the_same_directory_are_another_run(reviewing, model, t
 
 def test_from_scratch_only_the_architecture_counts(reviewing, model, tmp_path):
     run = reviewing("oelm-freeze", model.model_copy(update={"pretrained": False}))
-    before = fingerprint(resolve(run)[0])
+    before = fingerprint(resolve(run).spec)
     changed(tmp_path)
-    assert fingerprint(resolve(run)[0]) == before
+    assert fingerprint(resolve(run).spec) == before
 
 
 def test_a_model_known_by_its_name_has_no_checksum(reviewing):
     run = reviewing("oelm-freeze", HuggingFaceSpec(name="bert-tiny", pretrained=False))
-    assert resolve(run)[0].model == run.model
+    assert resolve(run).spec.model == run.model
 
 
 @pytest.mark.parametrize(("native", "expected"), [(True, "bf16"), (False, "fp32")])
@@ -51,20 +51,20 @@ def test_a_precision_of_auto_is_resolved_when_a_run_is_bound(reviewing, monkeypa
     monkeypatch.setattr("oelm.train.device.has_native_bf16", lambda _: native)
     plain = reviewing("oelm-freeze", HuggingFaceSpec(name="bert-tiny", pretrained=False))
     run = replace_fields(plain, {"train.precision": "auto"})
-    resolved = resolve(run)[0]
+    resolved = resolve(run).spec
     assert (resolved.train.precision, resolved.train.chose_precision) == (expected, True)
     assert undo_resolve(resolved) == run
-    assert fingerprint(resolved) == fingerprint(resolve(replace_fields(plain, {"train.precision": expected}))[0])
+    assert fingerprint(resolved) == fingerprint(resolve(replace_fields(plain, {"train.precision": expected})).spec)
 
 
 def test_a_run_of_auto_precision_is_continued_in_the_one_it_began_in(reviewing, monkeypatch):
     plain = reviewing("oelm-freeze", HuggingFaceSpec(name="bert-tiny", pretrained=False))
     run = replace_fields(plain, {"train.precision": "auto"})
     monkeypatch.setattr("oelm.train.device.has_native_bf16", lambda _: True)
-    begun = resolve(run)[0]
+    begun = resolve(run).spec
     monkeypatch.setattr("oelm.train.device.has_native_bf16", lambda _: False)
-    assert fingerprint(resolve(in_precision_of(run, begun))[0]) == fingerprint(begun)
-    assert resolve(in_precision_of(run, None))[0].train.precision == "fp32"
+    assert fingerprint(resolve(in_precision_of(run, begun)).spec) == fingerprint(begun)
+    assert resolve(in_precision_of(run, None)).spec.train.precision == "fp32"
     assert in_precision_of(plain, begun) == plain
     # One that was declared in a precision says nothing about others.
     assert in_precision_of(run, replace_fields(plain, {"train.precision": "bf16"})) == run

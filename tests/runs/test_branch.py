@@ -30,7 +30,7 @@ def test_a_branch_ends_with_the_bits_of_a_run_from_scratch(wsd, tmp_path):
     carried_out(trunk, tmp_path / "study" / "trunk")
     record = carried_out(branch, tmp_path / "study" / "branch")
     scratch = carried_out(branch, tmp_path / "elsewhere" / "scratch")
-    assert record.branched_from.fingerprint == fingerprint(resolve(trunk)[0])
+    assert record.branched_from.fingerprint == fingerprint(resolve(trunk).spec)
     assert record.branched_from.step == 12
     assert scratch.branched_from is None
     assert record.fingerprint == scratch.fingerprint
@@ -77,7 +77,7 @@ def test_a_schedule_of_freezing_has_no_trunk_because_it_depends_on_all_steps(wsd
 
 
 def test_a_damaged_checkpoint_is_passed_over(wsd, tmp_path):
-    trunk, branch = wsd(**LONG, branch_at=(12,)), resolve(wsd(**SHORT))[0]
+    trunk, branch = wsd(**LONG, branch_at=(12,)), resolve(wsd(**SHORT)).spec
     carried_out(trunk, tmp_path / "trunk")
     assert find_branch(branch, tmp_path / "branch")
     shutil.copyfile(__file__, tmp_path / "trunk" / "checkpoints" / "branch-12" / "model.safetensors")
@@ -95,7 +95,7 @@ def test_a_study_of_several_budgets_trains_the_trunk_once(wsd, tmp_path):
     runs = {run.train.steps: run for run in study.runs()}
     assert runs[30].train.branch_at == (12,)
     assert runs[15].train.branch_at == ()
-    board = Board(study, tmp_path, bind=lambda run: resolve(run)[0])
+    board = Board(study, tmp_path, bind=lambda run: resolve(run).spec)
     assert LocalRunner(board, slots=2).run() == 0
     records = {entry.run.train.steps: entry.record for entry in board.entries}
     assert records[15].branched_from.step == 12

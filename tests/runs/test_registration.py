@@ -71,7 +71,7 @@ def test_a_study_without_tuning_is_registered_before_its_first_run_and_then_cann
 
 def worked(path, root, **options):
     """Carry out a study here, by the runner that `oelm run` uses."""
-    board = Board(load_study(path), root, bind=lambda run: resolve(run)[0])
+    board = Board(load_study(path), root, bind=lambda run: resolve(run).spec)
     return LocalRunner(board, console=Console(file=io.StringIO()), **options)
 
 

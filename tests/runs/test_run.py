@@ -122,7 +122,7 @@ def test_a_restored_model_is_the_trained_one_and_still_frozen(complete):
     restored = load_run(directory)
     assert isinstance(restored.model, GPT)
     assert not restored.model.blocks[0].attention.q.weight.requires_grad
-    tokens = resolve(restored.run)[1]
+    tokens = resolve(restored.run).data
     task = make_task(restored.run, tokens, torch.device("cpu"))
     assert task.measure(restored.model, "test").loss == record.result.test_loss
 

@@ -67,7 +67,7 @@ def runner_of(tmp_path):
     from oelm.runs.resolve import resolve
 
     def make(study, wish=None, **options):
-        board = Board(study, tmp_path / "runs" / study.name, bind=lambda run: resolve(run)[0])
+        board = Board(study, tmp_path / "runs" / study.name, bind=lambda run: resolve(run).spec)
         return SlurmRunner(board, wish or SlurmSpec(), console=Console(file=io.StringIO(), width=500), **options)
 
     return make

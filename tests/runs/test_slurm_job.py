@@ -13,7 +13,7 @@ import pytest
 
 from oelm.record.folder import CANCELLED, JobRecord, RunFolder, read_metrics, read_record
 from oelm.runs.slurm import SlurmJob
-from oelm.spec.run import fingerprint, undo_resolve
+from oelm.spec.run import declared_fingerprint
 
 # As submitit does: a handler of SIGUSR2 calls checkpoint() in the middle of the call.
 DRIVER = """
@@ -84,7 +84,7 @@ def test_a_job_that_was_cancelled_before_it_could_hear_starts_nothing(tmp_path, 
     (directory / "spec.json").write_text(tiny_run().model_dump_json())
     RunFolder(directory).write_job(JobRecord(job="7", run="print", cancelled=told == "by its job"))
     if told == "by the study's mark":
-        (tmp_path / CANCELLED).write_text(json.dumps([fingerprint(undo_resolve(tiny_run()))]))
+        (tmp_path / CANCELLED).write_text(json.dumps([declared_fingerprint(tiny_run())]))
     before = signal.getsignal(signal.SIGTERM)
     try:
         SlurmJob(directory)()

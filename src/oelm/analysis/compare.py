@@ -45,7 +45,7 @@ from oelm.record.stages import Stage, index_by_declaration, index_by_key, is_set
 from oelm.spec.data import DataSpec
 from oelm.spec.method import MethodSpec
 from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import NUMERICS, RunSpec, fingerprint, undo_resolve
+from oelm.spec.run import NUMERICS, RunSpec, declared_fingerprint, fingerprint, undo_resolve
 from oelm.spec.study import AnyStudy, Arm, Study, field_at, load_study
 
 # Fairness: runs in one comparison may differ only in what the study declares.
@@ -353,7 +353,7 @@ def _assign(study: Study, stage: Stage, records: Iterable[Found]) -> tuple[list[
     known = [arm.name for arm in study.arms]
     tuning, rest = [], []
     for directory, record in records:
-        key = fingerprint(undo_resolve(record.spec))
+        key = declared_fingerprint(record.spec)
         if key in tune:
             tuning.append(Evidence(tune[key], directory, record))
             continue
@@ -369,7 +369,7 @@ def _assign(study: Study, stage: Stage, records: Iterable[Found]) -> tuple[list[
 
 def _drop_repeated_tuning(found: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored]]:
     """Keep the one record of each tuning run that the choice of settings used; list the others."""
-    keys = [fingerprint(undo_resolve(item.spec)) for item in found]
+    keys = [declared_fingerprint(item.spec) for item in found]
     of_run = index_by_key(zip(keys, (item.record for item in found), strict=True))
     kept = {key: item for key, item in zip(keys, found, strict=True) if of_run.get(key) is item.record}
     ignored = []
@@ -386,12 +386,10 @@ def _drop_repeated_tuning(found: Sequence[Evidence]) -> tuple[list[Evidence], li
 def _drop_outdated(evidence: Sequence[Evidence]) -> tuple[list[Evidence], list[Ignored]]:
     """Drop runs on other data than the newest record of the same run, which was repeated after new preparation."""
     settled = [item for item in evidence if is_settled(item.record) and item.record.numerics == NUMERICS]
-    newest = {
-        fingerprint(undo_resolve(item.spec)): item for item in sort_by_precedence(settled, lambda item: item.record)
-    }
+    newest = {declared_fingerprint(item.spec): item for item in sort_by_precedence(settled, lambda item: item.record)}
     kept, outdated = [], []
     for item in evidence:
-        last = newest.get(fingerprint(undo_resolve(item.spec)), item)
+        last = newest.get(declared_fingerprint(item.spec), item)
         other = differing_fields(bytes_of(item.spec), bytes_of(last.spec))
         if item.record.numerics != NUMERICS or not other:
             kept.append(item)
@@ -414,7 +412,7 @@ def _drop_twins(study: Study, evidence: Sequence[Evidence]) -> tuple[dict[RowPla
 
 
 def _tuning_gaps(study: Study, stage: Stage, tuning: Iterable[Evidence]) -> list[Gap]:
-    found = {fingerprint(undo_resolve(item.spec)): item for item in tuning}
+    found = {declared_fingerprint(item.spec): item for item in tuning}
     gaps = []
     for run in stage.tune:
         item = found.get(fingerprint(run))

@@ -135,7 +135,7 @@ def evaluate_command(argv: list[str]) -> int:
     data = (
         task_class(run).open_other_data(run, arguments.data, split, restored.tokenizer_sha256)
         if arguments.data
-        else resolve(run)[1]
+        else resolve(run).data
     )
     task = make_task(run, data, torch.device("cpu"))
     task.refuse_unreadable(restored.model, split)

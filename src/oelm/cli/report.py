@@ -98,13 +98,13 @@ def find_members(study: AnyStudy, root: Path) -> list[tuple[Path, RunRecord]]:
     """Return the runs in a folder that belong to a study, and print which records are unreadable."""
     from oelm.record.folder import find_records
     from oelm.record.stages import index_by_declaration, stage_of
-    from oelm.spec.run import fingerprint, undo_resolve
+    from oelm.spec.run import declared_fingerprint
 
     found, bad = find_records(root)
     for error in bad:
         say(f"not kept: {error}")
-    runs = {fingerprint(undo_resolve(run)) for run in stage_of(study, index_by_declaration(r for _, r in found)).runs}
-    return [(path, record) for path, record in found if fingerprint(undo_resolve(record.spec)) in runs]
+    runs = {declared_fingerprint(run) for run in stage_of(study, index_by_declaration(r for _, r in found)).runs}
+    return [(path, record) for path, record in found if declared_fingerprint(record.spec) in runs]
 
 
 def _report_all(arguments: ReportArguments) -> int:

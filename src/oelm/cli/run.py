@@ -93,7 +93,7 @@ def run_command(argv: list[str]) -> int:
     with console.status("preparing the data"):
         for corpus, data in prepare_data(stage_of(study, {}).runs):
             console.print(f"data: {corpus}, checksum {data.checksum[:12]}")
-    board = Board(study, root, only=arguments.only, bind=lambda run: with_tracker(resolve(run)[0], arguments.track))
+    board = Board(study, root, only=arguments.only, bind=lambda run: with_tracker(resolve(run).spec, arguments.track))
     for trouble in board.troubles:
         console.print(trouble, soft_wrap=True)
     _print_troubles(board.entries, console)

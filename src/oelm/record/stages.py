@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from oelm.errors import InvalidSpec
 from oelm.record.record import Record, RunRecord
-from oelm.spec.run import NUMERICS, RunSpec, fingerprint, undo_resolve
+from oelm.spec.run import NUMERICS, RunSpec, declared_fingerprint, fingerprint
 from oelm.spec.study import (
     WIDTH_FIELD,
     AnyStudy,
@@ -87,7 +87,7 @@ class Stage:
 
 def index_by_declaration(records: Iterable[RunRecord]) -> dict[str, RunRecord]:
     """Index records by the fingerprint of the declared run, before it was resolved with its data."""
-    return index_by_key((fingerprint(undo_resolve(record.spec)), record) for record in records)
+    return index_by_key((declared_fingerprint(record.spec), record) for record in records)
 
 
 def index_by_key(keyed: Iterable[tuple[str, RunRecord]]) -> dict[str, RunRecord]:

@@ -19,7 +19,7 @@ from oelm.report.render import Answer, Column, Document, Line, Section, Table
 from oelm.report.study import answer_of, published_section, statistics_remarks
 from oelm.report.tables import certificate, unreadable_section
 from oelm.report.wording import ONE_SEED, Language, Say, format_figure, format_setting, mark_notes, marks_of, wording
-from oelm.spec.run import NUMERICS, RunSpec, fingerprint, undo_resolve
+from oelm.spec.run import NUMERICS, RunSpec, declared_fingerprint
 from oelm.spec.study import Listing
 
 Members = dict[str, Found]
@@ -58,9 +58,9 @@ def listed_records(listing: Listing, found: Sequence[Found]) -> Members:
     by_run: dict[str, Found] = {}
     for directory, record in sort_by_precedence(found, lambda item: item[1]):
         if record.numerics == NUMERICS:
-            by_run[fingerprint(undo_resolve(record.spec))] = (directory, record)
+            by_run[declared_fingerprint(record.spec)] = (directory, record)
     return {
-        run.label or "": by_run[key] for run in listing.listed if (key := fingerprint(undo_resolve(run))) in by_run
+        run.label or "": by_run[key] for run in listing.listed if (key := declared_fingerprint(run)) in by_run
     }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from oelm.record.registration import is_registrable, register_study
 from oelm.record.stages import CHOICE, Stage, index_by_key, is_settled, sort_by_precedence, stage_of
 from oelm.runs.lock import Lock, hold_lock, read_dead_lock, read_holder
 from oelm.runs.slurm_queue import Job, SlurmQueue, slurm
-from oelm.spec.run import NUMERICS, RunSpec, fingerprint, in_precision_of, undo_resolve
+from oelm.spec.run import NUMERICS, RunSpec, declared_fingerprint, fingerprint, in_precision_of
 from oelm.spec.study import AnyStudy, Study, field_at
 
 
@@ -165,7 +165,7 @@ class Board:
         self.troubles = tuple(map(str, bad))
         given = find_jobs(root)
         found = sort_by_precedence(found, lambda item: item[1])
-        keys = {directory: fingerprint(undo_resolve(record.spec)) for directory, record in found}
+        keys = {directory: declared_fingerprint(record.spec) for directory, record in found}
         self._directories = {keys[directory]: directory for directory, record in found if record.numerics == NUMERICS}
         complete = {directory for directory, record in found if record.status == "complete"}
         for directory, job in given.items():  # a job that has not begun has no record yet
@@ -194,7 +194,7 @@ class Board:
             self._expand()
             for entry in self.entries:
                 if self._is_stale(entry):  # made with other data than there are now, so it does not count
-                    del self._records[fingerprint(undo_resolve(entry.run))]
+                    del self._records[declared_fingerprint(entry.run)]
             if self._predicts():
                 write_prediction(cast("Study", self.study), self.root)
                 expanded = None  # the held-back sizes may be run now
@@ -241,7 +241,7 @@ class Board:
     def _is_stale(self, entry: BoardEntry) -> bool:
         if not self._bind:
             return False
-        known = self._records.get(fingerprint(undo_resolve(entry.run)))
+        known = self._records.get(declared_fingerprint(entry.run))
         return bool(not entry.trouble and known and known.fingerprint != fingerprint(entry.run))
 
     @property
@@ -260,7 +260,7 @@ class Board:
         fresh = replace(self._look_up(entry.run, entry.directory), trial=entry.trial)
         self.entries[place] = fresh
         if fresh.record:
-            self._records[fingerprint(undo_resolve(entry.run))] = fresh.record
+            self._records[declared_fingerprint(entry.run)] = fresh.record
         return fresh
 
     def register(self, entry: BoardEntry) -> None:
@@ -277,7 +277,7 @@ class Board:
         return [entry for entry in self.entries if self._confirms(entry)]
 
     def _confirms(self, entry: BoardEntry) -> bool:
-        key = fingerprint(undo_resolve(entry.run))
+        key = declared_fingerprint(entry.run)
         return any(fingerprint(run) == key for run in self.stage.confirm)
 
     def count(self, *states: State) -> int:
@@ -289,7 +289,7 @@ class Board:
         """Number of confirming runs that diverged. A diverged tuning run is an answer; a confirming one is missing."""
         confirming = {fingerprint(run) for run in self.stage.confirm}
         diverged = (entry.run for entry in self.entries if entry.state == "diverged")
-        return sum(fingerprint(undo_resolve(run)) in confirming for run in diverged)
+        return sum(declared_fingerprint(run) in confirming for run in diverged)
 
     @property
     def progress(self) -> str:
@@ -398,7 +398,7 @@ def cancel(board: Board) -> list[str]:
     """
     left = [entry.run for entry in board.entries if entry.state not in ("complete", "diverged")]
     if left and board.root.is_dir():  # without the folder nothing can be running in it
-        write_cancelled(board.root, read_cancelled(board.root) | {fingerprint(undo_resolve(run)) for run in left})
+        write_cancelled(board.root, read_cancelled(board.root) | {declared_fingerprint(run) for run in left})
     entries = [entry for entry in board.entries if entry.state in ("running", "queued")]
     answers = [_terminate(entry, entry.claim) for entry in entries if entry.claim and not _runs_in_slurm(entry)]
     jobs = [(entry, entry.job) for entry in entries if entry.job and entry.job.is_live]
@@ -425,12 +425,12 @@ def cancel(board: Board) -> list[str]:
 def cancelled_runs(board: Board) -> list[RunSpec]:
     """Return the runs of a board that are cancelled."""
     marked = read_cancelled(board.root)
-    return [entry.run for entry in board.entries if fingerprint(undo_resolve(entry.run)) in marked] if marked else []
+    return [entry.run for entry in board.entries if declared_fingerprint(entry.run) in marked] if marked else []
 
 
 def withdraw_cancellation(board: Board) -> None:
     """Let cancelled runs be started again: those that the board selects, or all of them, also of a later stage."""
-    asked = {fingerprint(undo_resolve(entry.run)) for entry in board.entries}
+    asked = {declared_fingerprint(entry.run) for entry in board.entries}
     write_cancelled(board.root, read_cancelled(board.root) - asked if board.only else set())
 
 

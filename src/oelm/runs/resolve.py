@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -20,8 +21,16 @@ from oelm.tasks.task import Data, refuse_changed_data
 from oelm.train.device import resolve_precision
 
 
-def resolve(run: RunSpec) -> tuple[RunSpec, Data]:
-    """Return a run with the checksums of its data and weights, and the data, which are prepared now if needed.
+class ResolvedRun(NamedTuple):
+    """A run that can be carried out: nothing in it is left to be derived, and its data are open."""
+
+    spec: RunSpec
+    """The run with the checksums of its data and weights, its number of steps and its precision."""
+    data: Data
+
+
+def resolve(run: RunSpec) -> ResolvedRun:
+    """Find the data and weights of a run, prepare data that are missing, and derive its steps and precision.
 
     Raises:
         BadData: the data, or the weights in a folder, are damaged or not those that the run was declared for.
@@ -41,9 +50,9 @@ def resolve(run: RunSpec) -> tuple[RunSpec, Data]:
         }
     )
     if train.epochs is None:
-        return named, data
+        return ResolvedRun(named, data)
     steps = steps_of(train.epochs, make_task(named, data, torch.device("cpu")).steps_per_epoch)
-    return named.model_copy(update={"train": train.model_copy(update={"steps": steps})}), data
+    return ResolvedRun(named.model_copy(update={"train": train.model_copy(update={"steps": steps})}), data)
 
 
 def prepare_data(runs: Iterable[RunSpec]) -> Iterator[tuple[str, Data]]:

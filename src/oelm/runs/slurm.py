@@ -26,7 +26,7 @@ from oelm.runs.display import describe_result, explain_failure, live_display
 from oelm.runs.local import Child, start_run
 from oelm.runs.lock import SILENCE_SECONDS, ask_to_stop, hold_lock, read_holder
 from oelm.runs.slurm_queue import ASK_SECONDS, slurm
-from oelm.spec.run import RunSpec, SlurmSpec, fingerprint, undo_resolve
+from oelm.spec.run import RunSpec, SlurmSpec, declared_fingerprint
 
 
 class SlurmJob:
@@ -55,7 +55,7 @@ class SlurmJob:
         folder = RunFolder(self.directory)
         run, job = folder.read_spec(), folder.read_job()
         # A signal that came before the handler was set is lost, and `oelm cancel` may not have known of this job.
-        is_cancelled = fingerprint(undo_resolve(run)) in read_cancelled(self.directory.parent)
+        is_cancelled = declared_fingerprint(run) in read_cancelled(self.directory.parent)
         if is_cancelled or (job is not None and job.cancelled):
             return
         self._wait_for_lock()
@@ -269,7 +269,7 @@ class SlurmRunner:
             )
             for entry, job in zip(entries, jobs, strict=True):
                 directory = run_directory_of(entry)
-                RunFolder(directory).write_job(JobRecord(job=job, run=fingerprint(undo_resolve(entry.run))))
+                RunFolder(directory).write_job(JobRecord(job=job, run=declared_fingerprint(entry.run)))
                 self._before[directory] = entry.record
                 self.board.slurm.add(job)
                 self._watched.add(job)

@@ -35,7 +35,7 @@ from oelm.record.record import MetricRecord, RunRecord, perplexity
 from oelm.record.stages import StageName, index_by_declaration, is_settled, stage_of
 from oelm.report.wording import Language
 from oelm.report.write import PAGE, report_folder
-from oelm.spec.run import fingerprint, undo_resolve
+from oelm.spec.run import declared_fingerprint, fingerprint
 from oelm.spec.study import AnyStudy, Study
 
 # Requests never contain paths: they are keys of the index, which comes from walking the folder. `Folder` is the second
@@ -278,7 +278,7 @@ class FolderIndex:
             return
         place: dict[str, Any] = {"tried": {}, "tunes": False, "declared": None}
         if study is not None:  # by this the page finds records of one run, of which only one counts
-            place["declared"] = row.get("declared") or fingerprint(undo_resolve(run.record.spec))
+            place["declared"] = row.get("declared") or declared_fingerprint(run.record.spec)
         if isinstance(study, Study):
             varied = [*study.tuned, *study.axes, *(field for size in study.sizes.values() for field in size)]
             place["tried"] = {field: row["fields"][field] for field in varied if field in row["fields"]}

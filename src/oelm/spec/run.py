@@ -93,6 +93,11 @@ def undo_resolve(run: RunSpec) -> RunSpec:
     return run.model_copy(update={"data": data, "model": model, "train": train})
 
 
+def declared_fingerprint(run: RunSpec) -> str:
+    """Return the fingerprint of a run as it was declared: how a study finds the records of its runs."""
+    return fingerprint(undo_resolve(run))
+
+
 def in_precision_of(run: RunSpec, begun: RunSpec | None) -> RunSpec:
     """Return a run with precision "auto" in the precision it was started with, on whichever machine it continues."""
     if run.train.precision != "auto" or begun is None or not begun.train.chose_precision:
