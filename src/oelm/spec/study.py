@@ -636,7 +636,9 @@ def load_study(path: Path, scale: str | None = None) -> AnyStudy:
     except OelmError as error:
         error.args = (f"{_place(path, error)}: {error}",)
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the file raises, also SystemExit: it is someone else's code
         raise UsageError(f"{_place(path, error)} raised {type(error).__name__} while it was read: {error}") from error
     scales = names.get("scales", {})
     if scale is not None and not scales:
