@@ -1,5 +1,6 @@
 """README's map has every folder, and nothing heavy is imported by accident."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -47,3 +48,13 @@ def test_every_public_name_can_be_loaded():
 
     for name in oelm.__all__:
         assert getattr(oelm, name) is not None
+
+
+def test_no_public_name_is_defined_in_two_modules():
+    """One word for one thing: a reader who searches for a name finds one definition."""
+    places = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from oelm.analysis.compare import compare
+from oelm.analysis.compare import compare_records
 from oelm.errors import InvalidSpec
 from oelm.record.stages import follow_width, index_by_declaration, stage_of
 from oelm.spec.model import GPTSpec, block_parameters, steps_for
@@ -118,7 +118,7 @@ def test_arms_are_compared_within_a_size(make_record):
         make_record(run, 2 + run.seed / 100 + (cost[run.model.model_dim] if run.arm == "oelm-freeze" else 0))
         for run in study.runs()
     ]
-    comparison = compare(study, [(f"/{number}", record) for number, record in enumerate(records)])
+    comparison = compare_records(study, [(f"/{number}", record) for number, record in enumerate(records)])
     found = {row.cell: row.difference.mean for row in comparison.rows if row.arm == "oelm-freeze"}
     assert found == {
         (("size", f'"{dim}"'),): pytest.approx(cost, abs=1e-12) for dim, cost in ((8, 0.2), (16, 0.1), (32, 0.05))
@@ -154,7 +154,7 @@ def test_a_checked_size_is_tried_on_the_grid_and_keeps_the_transferred_value(mak
     assert {run.train.learning_rate for run in stage.tune if run.model.model_dim == 32} == {1e-3, 2e-3, 4e-3}
     assert {run.train.learning_rate for run in stage.confirm if run.model.model_dim == 32} == {2e-3}
     assert [item.best_here for item in stage.choice.cells[2].arms] == [{"train.learning_rate": 1e-3}] * 2
-    comparison = compare(study, [(f"/{number}", record) for number, record in enumerate(records.values())])
+    comparison = compare_records(study, [(f"/{number}", record) for number, record in enumerate(records.values())])
     assert len(comparison.rows) == 6
 
 

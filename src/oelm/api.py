@@ -188,7 +188,7 @@ def load(path: Place, *, checkpoint: Literal["latest", "best"] = "latest", **opt
         from oelm.runs.restore import load_run
 
         return load_run(folder, checkpoint).model
-    from oelm.interop.pretrained import load as load_pretrained
+    from oelm.interop.pretrained import load_pretrained
 
     return load_pretrained(path, **options)
 

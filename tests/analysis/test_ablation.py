@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oelm.analysis.ablation import Ablation, ablations, find_rung
-from oelm.analysis.compare import Comparison, compare
+from oelm.analysis.compare import Comparison, compare_records
 from oelm.spec.method import InitSpec
 from oelm.spec.methods import METHODS, named_method
 from oelm.spec.model import HuggingFaceSpec
@@ -28,7 +28,7 @@ def compared(study: Study, make_record: Any, names: dict[str, str]) -> Compariso
         (Path(str(n)), make_record(run, LOSSES[names[run.arm]] + 0.01 * run.seed + 0.001 * run.seed * len(run.arm)))
         for n, run in enumerate(wide.runs())
     ]
-    return compare(wide, records)
+    return compare_records(wide, records)
 
 
 def test_the_steps_are_found_by_method_and_add_up_to_the_whole(study: Study, make_record: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.compare import Comparison, compare, compare_folder
+from oelm.analysis.compare import Comparison, compare_folder, compare_records
 from oelm.errors import IncomparableRuns, UsageError
 from oelm.record.record import EnvironmentRecord
 from oelm.report.wording import DIRTY, marks
@@ -25,7 +25,7 @@ def made(study: Study, make_record: Any, changes: dict[tuple[str, int], Any]) ->
         if fields is not None:
             loss = fields.pop("loss", LOSSES[run.arm, run.seed])
             records.append((Path(f"{run.arm}-{run.seed}"), make_record(run, loss, **fields)))
-    return compare(study, records)
+    return compare_records(study, records)
 
 
 def test_arms_are_paired_by_seed_and_averaged_geometrically(study: Study, make_record: Any) -> None:
@@ -95,7 +95,7 @@ def test_one_seed_has_a_difference_without_an_interval(study: Study, make_record
 
 
 def test_no_records_at_all_leave_a_table_of_gaps(study: Study) -> None:
-    comparison = compare(study, [])
+    comparison = compare_records(study, [])
     assert len(comparison.gaps) == 6
     assert [row.figure for row in comparison.rows] == [None, None]
     assert comparison.rows[1].verdict == "undecided"
@@ -107,7 +107,7 @@ def test_data_without_a_test_split_are_judged_on_validation(study: Study, make_r
         record = make_record(run, LOSSES[run.arm, run.seed])
         result = record.result.model_copy(update={"test_loss": None})
         records.append((Path(f"{run.arm}{run.seed}"), record.model_copy(update={"result": result})))
-    comparison = compare(study, records)
+    comparison = compare_records(study, records)
     assert comparison.judged == "val"
     assert comparison.rows[0].figure == pytest.approx(math.exp(1.41))
     assert comparison.rows[0].floor == pytest.approx(math.exp(1.0))
@@ -128,7 +128,7 @@ def test_the_reference_comes_first_wherever_the_study_puts_it(study: Study, make
 
 def test_a_run_known_under_another_name_is_the_same_run(study: Study, make_record: Any) -> None:
     run = study.runs()[0].model_copy(update={"arm": "called otherwise"})
-    comparison = compare(study, [(Path("x"), make_record(run))])
+    comparison = compare_records(study, [(Path("x"), make_record(run))])
     assert len(comparison.rows[0].evidence) == 1
 
 
@@ -136,7 +136,7 @@ def test_a_repeated_run_counts_once_and_the_complete_one_wins(study: Study, make
     run = study.runs()[0]
     records = [(Path("a"), make_record(run, status="interrupted")), (Path("b"), make_record(run)),
                (Path("c"), make_record(run))]  # fmt: skip
-    comparison = compare(study, records)
+    comparison = compare_records(study, records)
     assert [item.directory for item in comparison.rows[0].evidence] == [Path("b")]
     assert {(item.directory, item.twin) for item in comparison.ignored} == {
         (Path("a"), Path("b")),
@@ -149,7 +149,7 @@ def test_of_two_complete_records_of_one_run_the_first_counts(study: Study, make_
     first, second = (make_record(run, loss).model_copy(update={"started": f"2026-01-0{day}T00:00:00+00:00"})
                      for day, loss in ((1, 3.0), (2, 2.0)))  # fmt: skip
     for records in ([(Path("a"), second), (Path("b"), first)], [(Path("a"), first), (Path("b"), second)]):
-        kept = compare(study, records).rows[0].evidence
+        kept = compare_records(study, records).rows[0].evidence
         assert [item.record.started for item in kept] == [first.started]
 
 
@@ -183,12 +183,12 @@ def test_a_study_that_was_run_again_on_data_prepared_again_is_compared_as_it_is_
             for n, run in enumerate(study.runs())
         ]
 
-    comparison = compare(study, [*once("new", 2), *once("old", 1)])
+    comparison = compare_records(study, [*once("new", 2), *once("old", 1)])
     assert {cost for row in comparison.rows for cost in row.costs} == {3.0}
     assert len(comparison.ignored) == 6
     assert comparison.ignored[0].differs == {"data.checksum": ("old", "new")}
     with pytest.raises(IncomparableRuns, match="different bytes"):
-        compare(study, [*once("new", 2)[:-1], *once("old", 1)])
+        compare_records(study, [*once("new", 2)[:-1], *once("old", 1)])
 
 
 def test_a_run_that_diverged_on_the_newest_bytes_has_answered_there(study: Study, make_record: Any) -> None:
@@ -198,7 +198,7 @@ def test_a_run_that_diverged_on_the_newest_bytes_has_answered_there(study: Study
     new = [
         (Path(f"new-{n}"), make_record(run, **later, **(lost if n == 5 else {}))) for n, run in enumerate(study.runs())
     ]
-    comparison = compare(study, [*new, *old])
+    comparison = compare_records(study, [*new, *old])
     assert [(gap.arm, gap.state) for gap in comparison.gaps] == [("oelm-freeze", "diverged")]
     assert {str(item.directory)[:3] for item in comparison.ignored} == {"old"}
 
@@ -209,7 +209,7 @@ def test_what_others_did_never_takes_the_place_of_our_own_run(study: Study, make
     for n, run in enumerate(study.runs()):
         record = make_record(run, 9.0, started="unknown", imported=True)
         theirs.append((Path(f"their-{n}"), record.model_copy(update={"spec": run, "fingerprint": fingerprint(run)})))
-    comparison = compare(study, [*own, *theirs])
+    comparison = compare_records(study, [*own, *theirs])
     assert {cost for row in comparison.rows for cost in row.costs} == {3.0}
     assert len(comparison.ignored) == 6
 
@@ -227,6 +227,6 @@ def test_a_margin_that_the_study_declares_is_the_one_that_counts(study: Study, m
             (Path(str(n)), make_record(run, losses[run.arm] + 0.0005 * run.seed * len(run.arm)))
             for n, run in enumerate(declared.runs())
         ]
-        return compare(declared, records).row("oelm-freeze", ()).verdict
+        return compare_records(declared, records).row("oelm-freeze", ()).verdict
 
     assert (verdict(None), verdict(5), verdict(2)) == ("met", "met", "not met")

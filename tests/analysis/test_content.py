@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from oelm.analysis.compare import compare
+from oelm.analysis.compare import compare_records
 from oelm.analysis.content import RatioSet, content_margin, content_worth, fieller
 from oelm.errors import UsageError
 from oelm.record.folder import read_study
@@ -130,12 +130,12 @@ def test_comparisons_use_the_margin_of_tuning_and_a_registered_one_before_it(
     worth = {100: 0.30, 101: 0.32, 0: 0.9, 1: 0.9, 2: 0.9}
     found = records_of(study, make_record, worth=worth, stages=("tune", "confirm"))
     tuning = [record for _, record in found if record.spec.seed >= 100]
-    comparison = compare(study, found)
+    comparison = compare_records(study, found)
     assert comparison.margin == pytest.approx(math.log1p(content_margin(study, tuning) / 100))
     assert comparison.margin < 0.2, "the confirming runs have no say in it"
-    assert compare(study, found, registered_margin=4.2).margin == pytest.approx(math.log1p(0.042))
+    assert compare_records(study, found, registered_margin=4.2).margin == pytest.approx(math.log1p(0.042))
     before = records_of(study, make_record, worth=worth, stages=("tune",))[:3]
-    assert math.isnan(compare(study, before).margin), "tuning has not fixed it yet"
+    assert math.isnan(compare_records(study, before).margin), "tuning has not fixed it yet"
 
 
 def test_a_worth_that_tuning_does_not_show_to_be_positive_leaves_no_margin(tuned_study: Any, make_record: Any) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from oelm.analysis.compare import compare
+from oelm.analysis.compare import compare_records
 from oelm.analysis.scaling import spread_by_source, spreads
 
 
@@ -47,6 +47,6 @@ def test_a_study_that_varies_the_seed_of_the_draw_says_how_much_comes_from_it(st
                                    + 1e-4 * np.sin(number)))
         for number, run in enumerate(study.runs())
     ]  # fmt: skip
-    found = {item.arm: item for item in spreads(compare(study, records))}
+    found = {item.arm: item for item in spreads(compare_records(study, records))}
     assert found["oelm-freeze"].share > 0.9
     assert found["baseline"].share < 0.01

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oelm.analysis.budgets import at_equal_budgets, mean_line, with_as_many_parameters
-from oelm.analysis.compare import Comparison, compare
+from oelm.analysis.compare import Comparison, compare_records
 from oelm.analysis.convergence import SeedCurves
 from oelm.analysis.evidence import Cell
 from oelm.record.record import CostRecord, MetricRecord
@@ -40,7 +40,7 @@ def made(
         own = curve(frozen, seconds) if is_frozen else curve((4.0, 3.0, 2.0), 2.0)
         shifted = [point.model_copy(update={"loss": point.loss + 0.001 * run.seed * is_frozen}) for point in own]
         curves.setdefault((run.arm, ()), {})[run.seed] = shifted
-    return compare(study, records), curves
+    return compare_records(study, records), curves
 
 
 def test_a_cheaper_arm_is_compared_where_it_ends(study: Study, make_record: Any) -> None:
@@ -78,7 +78,7 @@ def test_seconds_of_two_machines_are_not_compared(study: Study, make_record: Any
         for row in comparison.rows
         for item in row.evidence
     ]
-    found = at_equal_budgets(compare(study, records), curves)
+    found = at_equal_budgets(compare_records(study, records), curves)
     assert {item.budget for item in found} == {"tokens", "flops"}
 
 
@@ -106,6 +106,6 @@ def test_a_frozen_arm_meets_a_trained_one_of_as_many_trained_parameters(study: S
         trained = {"baseline": 1000, "thin": 905}.get(run.arm, 900)
         parameters = record.parameters.model_copy(update={"trainable": trained})
         records.append((Path(str(number)), record.model_copy(update={"parameters": parameters})))
-    (found,) = with_as_many_parameters(compare(wider, records))
+    (found,) = with_as_many_parameters(compare_records(wider, records))
     assert (found.arm, found.control) == ("oelm-freeze", "thin")
     assert found.difference.mean == pytest.approx(-0.1 - 0.01)

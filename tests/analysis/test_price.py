@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oelm.analysis.budgets import CLOSE, cheapest, kind_of, same_repairs
-from oelm.analysis.compare import Comparison, compare
+from oelm.analysis.compare import Comparison, compare_records
 from oelm.analysis.statistics import MARGIN
 from oelm.record.record import ParametersRecord
 from oelm.spec.methods import named_method
@@ -39,7 +39,7 @@ def compared(study: Study, make_record: Any, percents: dict[str, float], **field
         )
         for n, run in enumerate(wide.runs())
     ]
-    return compare(wide, records)
+    return compare_records(wide, records)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_seed_lost_to_divergence_keeps_an_arm_from_being_the_cheapest(study: S
         for directory, record in records
     ]
     assert cheapest(whole)[0].row is not None
-    assert all(item.row is None for item in cheapest(compare(whole.study, broken)) if item.kind == "frozen")
+    assert all(item.row is None for item in cheapest(compare_records(whole.study, broken)) if item.kind == "frozen")
 
 
 def test_a_repair_and_the_freezing_under_it_add_up_to_the_whole_difference(study: Study, make_record: Any) -> None:
@@ -122,7 +122,7 @@ def test_a_control_of_another_model_is_no_control(study: Study, make_record: Any
     )
     wide = study.model_copy(update={"arms": arms})
     records = [(Path(str(n)), make_record(run, 1.5 + 0.01 * run.seed)) for n, run in enumerate(wide.runs())]
-    assert same_repairs(compare(wide, records)) == []
+    assert same_repairs(compare_records(wide, records)) == []
 
 
 def test_a_declared_margin_of_one_percent_is_asked_about_once(study: Study, make_record: Any) -> None:
@@ -138,4 +138,4 @@ def test_arms_without_a_repair_have_no_control_for_one(study: Study, make_record
     )
     wide = study.model_copy(update={"arms": arms})
     records = [(Path(str(n)), make_record(run, 1.5 + 0.01 * run.seed)) for n, run in enumerate(wide.runs())]
-    assert same_repairs(compare(wide, records)) == []
+    assert same_repairs(compare_records(wide, records)) == []

@@ -85,11 +85,11 @@ def test_what_was_not_measured_is_unknown_and_not_met(study: Study, write_study_
 
 
 def test_a_margin_of_content_does_not_make_its_own_regime_representative(tuned_study: Any) -> None:
-    from oelm.analysis.compare import compare
+    from oelm.analysis.compare import compare_records
     from oelm.analysis.regime import judged_margin
 
     study = tuned_study(arms=ARMS, margin="content", tuning_seeds=(100, 101))
-    assert judged_margin(compare(study, [])) == pytest.approx(math.log(1.05))
+    assert judged_margin(compare_records(study, [])) == pytest.approx(math.log(1.05))
 
 
 def test_a_study_without_the_control_takes_it_from_one_at_the_same_regime(study: Study, write_study_runs: Any) -> None:

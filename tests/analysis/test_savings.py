@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oelm.analysis.budgets import Saving, qk_trained, savings
-from oelm.analysis.compare import compare
+from oelm.analysis.compare import compare_records
 from oelm.analysis.evidence import Evidence
 from oelm.record.record import CostRecord, ParametersRecord, SecondsRecord
 from oelm.spec.methods import named_method
@@ -31,7 +31,7 @@ def saved(study: Study, make_record: Any, faster: float) -> Saving:
         spent = 100 * (1 - faster * frozen) + 0.1 * run.seed * frozen
         fields = {"cost": cost(90, 720) if frozen else cost(0), "seconds": seconds(spent)}
         records.append((Path(str(number)), make_record(run, **fields)))
-    (found,) = savings(compare(study, records))
+    (found,) = savings(compare_records(study, records))
     return found
 
 
@@ -49,7 +49,7 @@ def test_the_time_of_a_step_is_that_of_the_steps_that_were_timed(study: Study, m
         (Path(str(number)), make_record(run, **(whole if run.arm == "baseline" else half)))
         for number, run in enumerate(study.runs())
     ]
-    (found,) = savings(compare(study, records))
+    (found,) = savings(compare_records(study, records))
     assert found.time == 0.0
 
 
@@ -62,7 +62,7 @@ def test_runs_of_two_machines_make_no_pair(study: Study, make_record: Any) -> No
         spent = 10 if moved else 95 if run.arm != "baseline" else 100
         fields = {"seconds": seconds(spent), "environment": there if moved else here}
         records.append((Path(str(number)), make_record(run, **fields)))
-    (found,) = savings(compare(study, records))
+    (found,) = savings(compare_records(study, records))
     assert found.time == pytest.approx(0.05)
 
 
@@ -77,7 +77,7 @@ def test_a_single_pair_is_doubted_only_beyond_what_one_pair_can_differ_by(study:
 
 
 def test_records_that_say_nothing_about_cost_save_nothing_known(study: Study, make_record: Any) -> None:
-    (found,) = savings(compare(study, [(Path(str(n)), make_record(run)) for n, run in enumerate(study.runs())]))
+    (found,) = savings(compare_records(study, [(Path(str(n)), make_record(run)) for n, run in enumerate(study.runs())]))
     assert (found.optimizer, found.flops, found.time) == (None, None, None)
     assert not found.unexplained
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from oelm.analysis.compare import compare, compare_folder
+from oelm.analysis.compare import compare_folder, compare_records
 from oelm.analysis.scaling import (
     PREDICTION,
     Observation,
@@ -153,7 +153,7 @@ def loss_of(run):
 def test_the_quantities_of_a_ladder_are_gathered_by_what_the_arms_are(make_record):
     study = small_ladder()
     records = [(f"/{number}", make_record(run, loss_of(run))) for number, run in enumerate(study.runs())]
-    found = {(item.quantity, item.arm): item for item in series_of(compare(study, records))}
+    found = {(item.quantity, item.arm): item for item in series_of(compare_records(study, records))}
     assert {key for key in found if key[0] != "loss"} == {
         ("content", "position-only"),
         ("freezing", "oelm-fast"),

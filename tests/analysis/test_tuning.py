@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.compare import Comparison, compare
+from oelm.analysis.compare import Comparison, compare_records
 from oelm.analysis.tuning import sensitivities
 from oelm.errors import IncomparableRuns
 from oelm.record.stages import index_by_declaration, stage_of
@@ -36,7 +36,7 @@ def carried_out(study: Study, make_record: Any, stages: int = 2) -> Comparison:
         stage = stage_of(study, index_by_declaration(found))
         done = {fingerprint(record.spec) for record in found}
         found += [record for run in stage.runs if fingerprint((record := make_record(run, loss(run))).spec) not in done]
-    return compare(study, [(Path(str(number)), record) for number, record in enumerate(found)])
+    return compare_records(study, [(Path(str(number)), record) for number, record in enumerate(found)])
 
 
 def test_each_arm_is_compared_at_its_own_tuned_setting(make_record: Any) -> None:
@@ -69,7 +69,7 @@ def test_while_tuning_goes_on_what_is_known_is_there_and_nothing_is_confirmed(ma
     study = tuned_study()
     runs = stage_of(study, {}).tune
     records = [(Path(str(n)), make_record(run, loss(run))) for n, run in enumerate(runs[:6])]
-    comparison = compare(study, records)
+    comparison = compare_records(study, records)
     assert comparison.stage.name == "tune"
     assert [row.figure for row in comparison.rows] == [None, None]
     assert len(comparison.gaps) == 10
@@ -86,7 +86,7 @@ def test_a_diverged_point_cannot_be_best(make_record: Any) -> None:
         (Path(str(n)), make_record(run, math.nan if run.train.learning_rate == 1e-3 else loss(run)))
         for n, run in enumerate(runs)
     ]
-    baseline = sensitivities(compare(study, records))[0]
+    baseline = sensitivities(compare_records(study, records))[0]
     assert [point.diverged for point in baseline.points] == [0, 2, 0, 0]
     assert baseline.points[1].mean == math.inf
 
@@ -97,7 +97,7 @@ def test_a_screen_tunes_confirms_nothing_and_ranks_its_arms(make_record: Any) ->
     assert study.is_screen
     runs = stage_of(study, {}).runs
     records = [make_record(run, 2 + penalties[run.arm] + abs(run.train.learning_rate - 1e-3)) for run in runs]
-    comparison = compare(study, [(Path(str(number)), record) for number, record in enumerate(records)])
+    comparison = compare_records(study, [(Path(str(number)), record) for number, record in enumerate(records)])
     assert comparison.stage.name == "confirm"
     assert comparison.stage.confirm == []
     assert [item.arm for item in sensitivities(comparison)] == ["baseline", "uniform", "oelm-freeze"]
@@ -114,12 +114,12 @@ def test_a_tuning_run_counts_once_whatever_copies_and_older_results_there_are(ma
     found = [(Path(str(n)), make_record(run, loss(run))) for n, run in enumerate(stage_of(study, {}).tune)]
     older = (Path("older"), make_record(found[0][1].spec, 1.0, numerics=0))
     later = found[1][1].model_copy(update={"started": "2026-01-02T00:00:00+00:00"})
-    comparison = compare(study, [older, (Path("copy"), later), *found])
+    comparison = compare_records(study, [older, (Path("copy"), later), *found])
     assert len(comparison.tuning) == len(found)
     assert {str(item.directory): (item.differs, item.twin) for item in comparison.ignored} == {
         "older": ({"numerics": (0, NUMERICS)}, None), "copy": ({}, Path("1")),
     }  # fmt: skip
-    assert sensitivities(comparison) == sensitivities(compare(study, found))
+    assert sensitivities(comparison) == sensitivities(compare_records(study, found))
 
 
 def test_arms_that_were_tuned_on_different_bytes_are_refused(make_record: Any) -> None:
@@ -127,7 +127,7 @@ def test_arms_that_were_tuned_on_different_bytes_are_refused(make_record: Any) -
     runs = stage_of(study, {}).tune
     found = [(Path(str(n)), make_record(run, checksum="c0ffee" if n else "decade")) for n, run in enumerate(runs)]
     with pytest.raises(IncomparableRuns, match="different bytes"):
-        compare(study, found)
+        compare_records(study, found)
 
 
 def test_a_grid_of_one_value_tunes_nothing() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.compare import compare, gather
+from oelm.analysis.compare import compare_records, gather
 from oelm.analysis.evidence import Row
 from oelm.record.record import DataRecord
 from oelm.spec.data import DataSpec
@@ -31,7 +31,7 @@ def probed(study: Study, make_record: Any) -> Any:
             wobble = spread * run.seed if run.arm != "baseline" else 0.0
             result = record.result.model_copy(update={"test_accuracy": accuracy[run.arm] + wobble})
             records.append((Path(f"{run.arm}{run.seed}"), record.model_copy(update={"result": result})))
-        (found,) = (row for row in compare(asked, records).rows if row.arm != "baseline")
+        (found,) = (row for row in compare_records(asked, records).rows if row.arm != "baseline")
         return found
 
     return row
@@ -64,7 +64,7 @@ def test_an_arm_without_an_answer_does_not_lighten_the_correction_of_the_others(
             (Path(f"{run.arm}{run.seed}"), make_record(run, 1.5 + (run.arm != "baseline") * (0.2 + 0.04 * run.seed)))
             for run in several.runs() if run.arm in there
         ]  # fmt: skip
-        return compare(several, records).row("oelm-freeze", ()).adjusted
+        return compare_records(several, records).row("oelm-freeze", ()).adjusted
 
     assert adjusted("baseline", "oelm-freeze") == pytest.approx(adjusted(*arms))
 
@@ -76,7 +76,7 @@ def test_no_seeds_are_asked_for_where_one_was_lost_and_none_can_pass(study: Stud
             (Path(f"{run.arm}{run.seed}"), make_record(run, 1.5 if run.arm == "baseline" else losses[run.seed]))
             for run in study.runs()
         ]
-        return compare(study, records).row("oelm-freeze", ())
+        return compare_records(study, records).row("oelm-freeze", ())
 
     assert row(1.6).more_seeds
     assert (row(float("nan")).verdict, row(float("nan")).more_seeds) == ("undecided", None)
@@ -96,7 +96,7 @@ def judged(study: Study, make_record: Any) -> Any:
                                                        **(records or {}).get((run.arm, run.seed), {})))
             for run in asked.runs() if (run.arm, run.seed) in there
         ]  # fmt: skip
-        return compare(asked, found).row("oelm-freeze", ())
+        return compare_records(asked, found).row("oelm-freeze", ())
 
     return row
 
@@ -190,7 +190,7 @@ def several(study: Study, make_record: Any) -> Any:
         asked = Study.model_validate(study.model_dump() | {"arms": arms} | fields)
         draw = random.Random(0)
         found = [(Path(f"{run.arm}{run.seed}"), make_record(run, 1.5 + draw.gauss(0, 0.01))) for run in asked.runs()]
-        return {row.arm: row for row in compare(asked, found).rows}
+        return {row.arm: row for row in compare_records(asked, found).rows}
 
     return rows
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.compare import Comparison, Gap, compare
+from oelm.analysis.compare import Comparison, Gap, compare_records
 from oelm.analysis.statistics import Estimate
 from oelm.published.claims import LEAST_GROWTH, ClaimName, ClaimRule, ClaimSize, Range, Words, published_claims
 from oelm.published.ledger import (
     ALPHA,
     DECIDED,
-    Finding,
+    ClaimFinding,
     LedgerEntry,
     find,
     judge_rule,
@@ -53,7 +53,7 @@ def in_two_stages(study: Study, found: Callable[[RunSpec], tuple[Path, RunRecord
         found(run) if run.train.learning_rate == middle else _worse(*found(run)) for run in stage_of(study, {}).tune
     ]
     stage = stage_of(study, index_by_declaration(record for _, record in tuning))
-    return compare(study, [*tuning, *(found(run) for run in stage.confirm)])
+    return compare_records(study, [*tuning, *(found(run) for run in stage.confirm)])
 
 
 def compared(study: Study, make_record: Any, effects: dict[str, float], **fields: Any) -> Comparison:
@@ -93,7 +93,7 @@ def alone(claim: ClaimName, *comparisons: Comparison) -> str:
     return entry(claim, *comparisons).alone
 
 
-def counted(found: LedgerEntry) -> list[Finding]:
+def counted(found: LedgerEntry) -> list[ClaimFinding]:
     return [item for part in found.judged for item in part.findings if item.reason is None]
 
 
@@ -477,7 +477,7 @@ def weighed(study: Study, make_record: Any, saved: tuple[float, ...], weights: i
         peak = round(peak * (1 - saved[run.seed] * (run.arm != "baseline")))
         result = record.result.model_copy(update={"peak_memory_bytes": peak})
         records.append((Path(str(number)), record.model_copy(update={"result": result})))
-    return compare(study, records)
+    return compare_records(study, records)
 
 
 @pytest.mark.parametrize(
@@ -533,6 +533,6 @@ def test_every_claim_of_the_table_says_everything_in_both_languages() -> None:
 
 
 def test_findings_without_an_estimate_leave_a_rule_undecided_with_its_experiment() -> None:
-    single = Finding("tiny", "oelm-freeze", "here", "percent", values={frozenset("a"): 0.1})
+    single = ClaimFinding("tiny", "oelm-freeze", "here", "percent", values={frozenset("a"): 0.1})
     judged = judge_rule(SOME, [single])
     assert (judged.verdict, judged.places, judged.findings[0].reason) == ("undecided", (), "no-interval")

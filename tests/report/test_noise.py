@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.compare import Comparison, compare
+from oelm.analysis.compare import Comparison, compare_records
 from oelm.cli import dispatch
 from oelm.record.folder import write_study
 from oelm.report.study import answer_of, statistics_remarks
@@ -36,7 +36,7 @@ def several(study: Study, make_record: Any) -> Any:
             loss = 1.5 + draw.gauss(0, 0.002) + outlier * (run.arm != "baseline" and draw.random() < 0.25)
             if run.seed in there:
                 records.append((Path(f"{run.arm}{run.seed}"), make_record(run, loss)))
-        return compare(asked, records)
+        return compare_records(asked, records)
 
     return make
 

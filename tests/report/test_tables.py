@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from oelm.analysis.bootstrap import Resampled
-from oelm.analysis.compare import Comparison, compare
+from oelm.analysis.compare import Comparison, compare_records
 from oelm.analysis.statistics import MARGIN, Interval
 from oelm.report.render import (
     Column,
@@ -38,7 +38,7 @@ def made(study: Study, make_record: Any, offset: float = 0.1, **fields: Any) -> 
         )
         for n, run in enumerate(study.runs())
     ]
-    return compare(study, records)
+    return compare_records(study, records)
 
 
 def printed(table: Any, width: int) -> str:
@@ -88,12 +88,12 @@ def test_an_unknown_tree_and_a_commit_outside_the_history_are_marked(study: Stud
 def test_a_difference_from_one_pair_is_marked_though_the_arm_has_more_seeds(study: Study, make_record: Any) -> None:
     runs = [run for run in study.runs() if run.arm != "baseline" or run.seed == 0]
     records = [(Path(str(n)), make_record(run)) for n, run in enumerate(runs)]
-    lines = results(compare(study, records), say).lines
+    lines = results(compare_records(study, records), say).lines
     assert lines[1].cells[1:3] == ("3", "4.48†")
 
 
 def test_an_arm_without_runs_is_a_line_of_dashes(study: Study) -> None:
-    assert results(compare(study, []), say).lines[1].cells == (
+    assert results(compare_records(study, []), say).lines[1].cells == (
         "oelm-freeze", "0", "–", "–", "–", "undecided (0 of 3 seeds)",
     )  # fmt: skip
 

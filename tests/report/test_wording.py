@@ -18,7 +18,7 @@ from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.published.claims import SettingBasis, Unit, published_claims
 from oelm.published.ledger import DECIDED, LedgerVerdict, Reason
-from oelm.report.wording import TEXTS, Language, read_texts, wording
+from oelm.report.wording import TEXTS, Language, read_messages, wording
 from oelm.server.app import PAGE_TEXTS
 
 SIGNS = {
@@ -39,12 +39,12 @@ def test_both_languages_have_the_same_tables_and_keys_in_the_same_order_and_no_k
         for lang in get_args(Language)
     )
     assert english == chinese
-    assert len(english) == len(read_texts("en", folder))
+    assert len(english) == len(read_messages("en", folder))
 
 
-@pytest.mark.parametrize("key", read_texts("en"))
+@pytest.mark.parametrize("key", read_messages("en"))
 def test_both_languages_have_every_text_with_the_same_placeholders(key: str) -> None:
-    english, chinese = read_texts("en")[key], read_texts("zh")[key]
+    english, chinese = read_messages("en")[key], read_messages("zh")[key]
     assert gaps(english) == gaps(chinese)
     assert not re.search("[\u4e00-\u9fff]", english)
     assert key in UNTRANSLATED or re.search("[\u4e00-\u9fff]", chinese)
@@ -86,7 +86,7 @@ def spoken() -> set[str]:
 
 
 def test_every_key_in_the_code_has_a_text_and_every_text_is_used() -> None:
-    texts, source = set(read_texts("en")), code()
+    texts, source = set(read_messages("en")), code()
     assert spoken() - texts == set()
     assert {key for key in texts - spoken() if f'"{key}"' not in source} == set()
 

@@ -8,11 +8,11 @@ import pytest
 
 import oelm.server
 from oelm.record.record import Status
-from oelm.report.wording import read_texts
+from oelm.report.wording import read_messages
 from oelm.server.app import PAGE_TEXTS
 
 ROOM = Path(next(iter(oelm.server.__path__)))
-WORDS = read_texts("en", PAGE_TEXTS)
+WORDS = read_messages("en", PAGE_TEXTS)
 UNTRANSLATED = {"none", "progress", "percent", "language"}  # signs; the name of the other language
 
 
@@ -22,7 +22,7 @@ def gaps(sentence: str) -> set[str]:
 
 @pytest.mark.parametrize("key", WORDS)
 def test_both_languages_have_every_text_with_the_same_placeholders(key: str) -> None:
-    english, chinese = WORDS[key], read_texts("zh", PAGE_TEXTS)[key]
+    english, chinese = WORDS[key], read_messages("zh", PAGE_TEXTS)[key]
     assert gaps(english) == gaps(chinese)
     if key not in UNTRANSLATED:
         assert not re.search("[一-鿿]", english)

@@ -263,7 +263,9 @@ def compare_folder(
     found, bad = read or find_records(root)
     members, ignored = select(study, found)
     known = read_registration(root)
-    comparison = compare(study, members, force=force, registered_margin=known.margin_resolved if known else None)
+    comparison = compare_records(
+        study, members, force=force, registered_margin=known.margin_resolved if known else None
+    )
     return replace(
         comparison,
         registration=registration_of(root, study, comparison.stage.choice, comparison.confirming),
@@ -286,7 +288,7 @@ def select(study: Study, found: Iterable[Found]) -> tuple[list[Found], list[Igno
     return members, ignored
 
 
-def compare(
+def compare_records(
     study: Study,
     records: Iterable[Found],
     *,
@@ -546,7 +548,7 @@ def _compare_gathered(
     # The corpus is the title. It (owner/name) may not be a valid study name, but nothing is written for this study.
     study = study.model_copy(update={"name": corpus})
     own = [(path, _as_arm(record, methods)) for path, record in members]
-    return compare(study, own, force=force, gathered=True)
+    return compare_records(study, own, force=force, gathered=True)
 
 
 def _as_arm(record: RunRecord, methods: dict[str, MethodSpec]) -> RunRecord:

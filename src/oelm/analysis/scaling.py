@@ -296,7 +296,7 @@ class PredictionRecord(Record):
     predicted: tuple[PredictedRecord, ...]
 
 
-def predict(comparison: Comparison) -> tuple[PredictedRecord, ...]:
+def predict_sizes(comparison: Comparison) -> tuple[PredictedRecord, ...]:
     """Predict every quantity at every held-back size from the other sizes alone."""
     study = comparison.study
     known = [series.without(study.held_back) for series in series_of(comparison)]
@@ -336,7 +336,7 @@ def write_prediction(study: Study, root: Path) -> PredictionRecord:
             for item in row.evidence
             if study.size_of(item.spec) not in held
         ),
-        predicted=predict(comparison),
+        predicted=predict_sizes(comparison),
     )
     write_once(root / PREDICTION, add_checksum(record.model_dump_json(indent=1) + "\n"))
     return read_prediction(root) or record

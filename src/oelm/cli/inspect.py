@@ -95,9 +95,9 @@ def _audit(asked: InspectArguments) -> Audit:
     if (directory / RECORD).is_file():
         return _audit_run(directory, asked)
     if asked.method is None and asked.labels is None and _has_method(directory):
-        from oelm.interop.pretrained import load
+        from oelm.interop.pretrained import load_pretrained
 
-        return surgery.audit(load(directory))
+        return surgery.audit(load_pretrained(directory))
     model = build(parse_model_name(asked.model, asked.labels), seed=asked.seed)
     if asked.method is None:
         return surgery.audit(model)

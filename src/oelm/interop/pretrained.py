@@ -25,7 +25,7 @@ from oelm.spec.model import GPTSpec, ModelSpec
 from oelm.spec.value import explain_validation
 
 
-def load(path: str | Path, **options: Any) -> nn.Module:
+def load_pretrained(path: str | Path, **options: Any) -> nn.Module:
     """Load a `transformers` model with the method that it was saved with, and freeze the same tensors.
 
     `options` are passed to `from_pretrained` (dtype, device_map, ...).

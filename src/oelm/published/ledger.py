@@ -1,8 +1,9 @@
 """The verdict on every published claim, from the records and benches on file, by the rules of oelm.published.claims.
 
-A `Finding` is what one comparison or bench measures about a claim. Findings are recognised by the methods of the arms
-and by the data, never by the names of studies. One that does not count stays in the report, with the reason. Findings
-about the quality of a GPT carry their regime: it is *small* if the value of content is less than twice the margin.
+A `ClaimFinding` is what one comparison or bench measures about a claim. Findings are recognised by the methods of the
+arms and by the data, never by the names of studies. One that does not count stays in the report, with the reason.
+Findings about the quality of a GPT carry their regime: it is *small* if the value of content is less than twice the
+margin.
 
 Findings of one place (corpus, model, training) are one sample of paired seeds. Places are pooled by random effects
 (oelm.analysis.statistics); two places are too few to pool and must agree. The p-value of each claim's verdict is
@@ -218,7 +219,7 @@ class ContentFinding:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimFinding:
     """One effect of one study or bench, in the unit of its claim."""
 
     study: str
@@ -255,7 +256,9 @@ class Finding:
         return statistics.fmean(self.values.values()) if self.values else None
 
 
-def find(quantity: ClaimQuantity, comparisons: Iterable[Comparison], benches: Sequence[Bench] = ()) -> list[Finding]:
+def find(
+    quantity: ClaimQuantity, comparisons: Iterable[Comparison], benches: Sequence[Bench] = ()
+) -> list[ClaimFinding]:
     """Return every finding about a quantity, whether it counts or not. Probes have none.
 
     If a bench counts, the clocks of runs do not; if a representative regime counts, other regimes do not.
@@ -269,9 +272,9 @@ def find(quantity: ClaimQuantity, comparisons: Iterable[Comparison], benches: Se
     return found
 
 
-def _drop_duplicates(found: Iterable[Finding]) -> list[Finding]:
+def _drop_duplicates(found: Iterable[ClaimFinding]) -> list[ClaimFinding]:
     """Keep one of several findings from the same runs: one that counts, if any does."""
-    kept: dict[tuple[str, frozenset[Pair] | str], Finding] = {}
+    kept: dict[tuple[str, frozenset[Pair] | str], ClaimFinding] = {}
     for item in found:
         runs = (item.what, str(item.bench.path) if item.bench else frozenset(item.values) or item.study)
         if runs not in kept or (kept[runs].reason and not item.reason):
@@ -279,15 +282,15 @@ def _drop_duplicates(found: Iterable[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
-def _is_representative(item: Finding) -> bool:
+def _is_representative(item: ClaimFinding) -> bool:
     return item.content is not None and item.content.regime == "representative"
 
 
-def _exclude(finding: Finding, reason: Reason) -> Finding:
+def _exclude(finding: ClaimFinding, reason: Reason) -> ClaimFinding:
     return finding if finding.reason else replace(finding, reason=reason)
 
 
-def _find_orthogonality(comparisons: Sequence[Comparison], _: Sequence[Bench]) -> Iterator[Finding]:
+def _find_orthogonality(comparisons: Sequence[Comparison], _: Sequence[Bench]) -> Iterator[ClaimFinding]:
     """Only the control of matched scale separates orthogonality from scale."""
     regimes = find_content_by_place(comparisons)
     for comparison in filter(is_language, comparisons):
@@ -299,16 +302,16 @@ def _find_orthogonality(comparisons: Sequence[Comparison], _: Sequence[Bench]) -
                     yield found if step.name == "orthogonality" else _exclude(found, "scale-confounded")
 
 
-def _find_freezing(comparisons: Sequence[Comparison], _: Sequence[Bench]) -> Iterator[Finding]:
+def _find_freezing(comparisons: Sequence[Comparison], _: Sequence[Bench]) -> Iterator[ClaimFinding]:
     regimes = find_content_by_place(comparisons)
     for comparison in filter(is_language, comparisons):
         for row in frozen_rows(comparison):
             yield _compare_rows(comparison, comparison.reference(row.cell), row, regimes)
 
 
-def _find_growth(comparisons: Sequence[Comparison], benches: Sequence[Bench]) -> Iterator[Finding]:
+def _find_growth(comparisons: Sequence[Comparison], benches: Sequence[Bench]) -> Iterator[ClaimFinding]:
     """Subtract the cost on the smallest part of a text from that on the largest, for one model and equal steps."""
-    series: dict[str, list[tuple[int, Finding]]] = {}
+    series: dict[str, list[tuple[int, ClaimFinding]]] = {}
     for finding in _find_freezing(comparisons, benches):
         spec, data = finding.evidence[0].spec, finding.evidence[0].record.data
         if data:
@@ -333,7 +336,7 @@ def _find_growth(comparisons: Sequence[Comparison], benches: Sequence[Bench]) ->
 
 def _find_encoder_quality(
     comparisons: Sequence[Comparison], _: Sequence[Bench], *, pretrained: bool
-) -> Iterator[Finding]:
+) -> Iterator[ClaimFinding]:
     for comparison in comparisons:
         for row in frozen_rows(comparison):
             if comparison.measure.name == "accuracy" and is_pretrained(row) == pretrained:
@@ -342,7 +345,7 @@ def _find_encoder_quality(
                 yield found if alike else _exclude(found, "no-counterpart")
 
 
-def _find_time(comparisons: Sequence[Comparison], benches: Sequence[Bench], *, encoder: bool) -> Iterator[Finding]:
+def _find_time(comparisons: Sequence[Comparison], benches: Sequence[Bench], *, encoder: bool) -> Iterator[ClaimFinding]:
     for bench in benches:
         if bench.is_encoder if encoder else bench.is_our_gpt:
             for name, arm in bench.frozen_arms:
@@ -356,7 +359,7 @@ def _find_time(comparisons: Sequence[Comparison], benches: Sequence[Bench], *, e
                 yield _exclude(found, "unexplained") if saving.unexplained else found
 
 
-def _find_memory(comparisons: Sequence[Comparison], benches: Sequence[Bench]) -> Iterator[Finding]:
+def _find_memory(comparisons: Sequence[Comparison], benches: Sequence[Bench]) -> Iterator[ClaimFinding]:
     for bench in benches:
         if bench.is_our_gpt:
             for name, arm in bench.frozen_arms:
@@ -369,7 +372,7 @@ def _find_memory(comparisons: Sequence[Comparison], benches: Sequence[Bench]) ->
             yield found if fills else _exclude(found, "little-of-the-memory")
 
 
-def _find_encoder_steps(comparisons: Sequence[Comparison], _: Sequence[Bench]) -> Iterator[Finding]:
+def _find_encoder_steps(comparisons: Sequence[Comparison], _: Sequence[Bench]) -> Iterator[ClaimFinding]:
     for comparison in comparisons:
         for row in frozen_rows(comparison):
             if comparison.measure.name != "accuracy" or not is_pretrained(row):
@@ -388,7 +391,7 @@ def _find_encoder_steps(comparisons: Sequence[Comparison], _: Sequence[Bench]) -
             yield found if alike else _exclude(found, "no-counterpart")
 
 
-_FINDERS: dict[ClaimQuantity, Callable[[Sequence[Comparison], Sequence[Bench]], Iterator[Finding]]] = {
+_FINDERS: dict[ClaimQuantity, Callable[[Sequence[Comparison], Sequence[Bench]], Iterator[ClaimFinding]]] = {
     "orthogonality": _find_orthogonality,
     "freezing": _find_freezing,
     "growth": _find_growth,
@@ -401,12 +404,12 @@ _FINDERS: dict[ClaimQuantity, Callable[[Sequence[Comparison], Sequence[Bench]], 
 }
 
 
-def _compare_rows(comparison: Comparison, start: Row, end: Row, regimes: Mapping[str, ContentFinding]) -> Finding:
+def _compare_rows(comparison: Comparison, start: Row, end: Row, regimes: Mapping[str, ContentFinding]) -> ClaimFinding:
     """Return the cost of one arm over another, seed by seed."""
     costs, others = end.by_seed, start.by_seed
     what = end.arm if start.arm == comparison.study.reference else f"{start.arm} → {end.arm}"
     language = is_language(comparison)
-    return Finding(
+    return ClaimFinding(
         study=comparison.study.name,
         what=what,
         place=describe_place(end),
@@ -418,9 +421,9 @@ def _compare_rows(comparison: Comparison, start: Row, end: Row, regimes: Mapping
     )
 
 
-def _from_saving(comparison: Comparison, row: Row, values: Mapping[int, float]) -> Finding:
+def _from_saving(comparison: Comparison, row: Row, values: Mapping[int, float]) -> ClaimFinding:
     reference = comparison.reference(row.cell)
-    return Finding(
+    return ClaimFinding(
         study=comparison.study.name,
         what=row.arm,
         place=describe_place(row),
@@ -430,10 +433,10 @@ def _from_saving(comparison: Comparison, row: Row, values: Mapping[int, float]) 
     )
 
 
-def _from_bench(bench: Bench, arm: str, estimate: Estimate | None) -> Finding:
+def _from_bench(bench: Bench, arm: str, estimate: Estimate | None) -> ClaimFinding:
     size = f"bench {bench.record.size}"
     reason: Reason | None = None if estimate else "no-interval"
-    return Finding(size, arm, size, "share", own=estimate, bench=bench, reason=reason)
+    return ClaimFinding(size, arm, size, "share", own=estimate, bench=bench, reason=reason)
 
 
 def _pair(row: Row, other: Row, seed: int) -> Pair:
@@ -568,7 +571,7 @@ class PlaceSample:
 
     name: str
     """The corpus, with the study if several places share the corpus; for a bench its own name."""
-    findings: tuple[Finding, ...]
+    findings: tuple[ClaimFinding, ...]
     estimate: Estimate
 
     @property
@@ -594,7 +597,7 @@ class JudgedRule:
     """One rule of a claim with its evidence, and its verdict before the correction for the other claims."""
 
     rule: ClaimRule
-    findings: tuple[Finding, ...]
+    findings: tuple[ClaimFinding, ...]
     places: tuple[PlaceSample, ...]
     pooled: Pooled | None
     verdict: LedgerVerdict
@@ -663,7 +666,7 @@ def ledger(
     return [replace(entry, timer=timer) if entry.claim.name == explained else entry for entry in entries]
 
 
-def judge_rule(rule: ClaimRule, findings: Sequence[Finding]) -> JudgedRule:
+def judge_rule(rule: ClaimRule, findings: Sequence[ClaimFinding]) -> JudgedRule:
     """Group the findings that count by place, pool the places, and find the verdict."""
     places, findings = _group_by_place(findings)
     if not places:
@@ -711,18 +714,18 @@ def _verdict(p: Probabilities, alpha: float = ALPHA) -> LedgerVerdict:
     return next((name for name in DECIDED if p[name] <= alpha), "undecided")
 
 
-def _group_by_place(findings: Sequence[Finding]) -> tuple[list[PlaceSample], list[Finding]]:
+def _group_by_place(findings: Sequence[ClaimFinding]) -> tuple[list[PlaceSample], list[ClaimFinding]]:
     """Merge the findings that count by place; a pair of runs that two studies share counts once.
 
     A place with a single pair, or with equal pairs, has no interval: its findings are returned as not counted.
     """
-    groups: dict[str, list[Finding]] = {}
+    groups: dict[str, list[ClaimFinding]] = {}
     for finding in findings:
         if finding.reason is None:
             groups.setdefault(finding.place, []).append(finding)
     corpora = Counter(_corpus(members[0]) for members in groups.values())
     places: list[PlaceSample] = []
-    without: list[Finding] = []
+    without: list[ClaimFinding] = []
     for members in groups.values():
         corpus = _corpus(members[0])
         name = corpus if corpora[corpus] == 1 else f"{corpus} ({members[0].study})"
@@ -738,7 +741,7 @@ def _group_by_place(findings: Sequence[Finding]) -> tuple[list[PlaceSample], lis
     return places, sorted(marked, key=lambda item: item.reason is not None)
 
 
-def _corpus(finding: Finding) -> str:
+def _corpus(finding: ClaimFinding) -> str:
     return finding.evidence[-1].spec.data.corpus if finding.evidence else finding.study
 
 

@@ -14,8 +14,8 @@ from oelm.analysis.statistics import CONFIDENCE, MARGIN, Estimate
 from oelm.published.claims import LEAST_PLACES_TO_POOL, ClaimRule, ClaimSize, Range, Unit, Words, scaled
 from oelm.published.ledger import (
     LEDGER_POWER,
+    ClaimFinding,
     DecidingNeed,
-    Finding,
     JudgedRule,
     LedgerEntry,
     LedgerVerdict,
@@ -251,7 +251,7 @@ def _footnotes(entry: LedgerEntry, out: Path, say: Say) -> Iterator[Footnote]:
                 yield Footnote(_describe_finding(finding, say), tuple(_links(finding, out, say)))
 
 
-def _describe_finding(finding: Finding, say: Say) -> str:
+def _describe_finding(finding: ClaimFinding, say: Say) -> str:
     effect = say("none")
     if finding.estimate:
         effect = _format_effect(finding.estimate, finding.unit, say)
@@ -261,7 +261,7 @@ def _describe_finding(finding: Finding, say: Say) -> str:
     return say("ledger_one", study=finding.study, arm=finding.what, difference=effect, verdict=reason)
 
 
-def _links(finding: Finding, out: Path, say: Say) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+def _links(finding: ClaimFinding, out: Path, say: Say) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
     if finding.bench:
         yield say("ledger_bench"), ((finding.bench.path.name, _relative(finding.bench.path, out)),)
     for arm in dict.fromkeys(item.arm for item in finding.evidence):

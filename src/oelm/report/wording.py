@@ -22,7 +22,7 @@ Say = Callable[..., str]
 
 
 @cache
-def read_texts(language: str, folder: Path = TEXTS) -> Mapping[str, str]:
+def read_messages(language: str, folder: Path = TEXTS) -> Mapping[str, str]:
     """Return key -> text of a language. The tables of the file only group the keys, so they are flattened."""
     if language not in get_args(Language):
         raise UnknownName("language", language, get_args(Language))
@@ -32,7 +32,7 @@ def read_texts(language: str, folder: Path = TEXTS) -> Mapping[str, str]:
 
 def wording(language: str, folder: Path = TEXTS) -> Say:
     """Return the function that looks up a text in a language and fills in its placeholders."""
-    texts = read_texts(language, folder)
+    texts = read_messages(language, folder)
 
     def say(key: str, **values: Any) -> str:
         return texts[key].format(**values)

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oelm.errors import BadRecord, OelmError, UsageError
 from oelm.record.folder import LOG
-from oelm.report.wording import HTML_LANGUAGES, Language, read_texts, wording
+from oelm.report.wording import HTML_LANGUAGES, Language, read_messages, wording
 from oelm.server.index import REPORTS, Folder, FolderIndex, Run
 from oelm.server.views import (
     REPORT_FORMATS,
@@ -168,7 +168,7 @@ class ResultsPage:
             raise HTTPException(400, str(error)) from error
         name = PAGES[request.url.path]
         html = self._templates.get_template(f"{name}.html.j2").render(
-            page=name, say=say, words=read_texts(lang, PAGE_TEXTS), lang=HTML_LANGUAGES[lang],
+            page=name, say=say, words=read_messages(lang, PAGE_TEXTS), lang=HTML_LANGUAGES[lang],
             folder=str(self.folder.root),
             other=str(request.url.include_query_params(lang="en" if lang == "zh" else "zh").query),
             home=f"?lang={lang}" if "lang" in request.query_params else "",
