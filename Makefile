@@ -7,7 +7,7 @@ comma := ,
 
 RESULTS := docs/results/performance
 
-.PHONY: demo docs first-steps test test-slow test-fuzz test-faults test-faults-long test-slurm bench bench-step bench-growth bench-methods bench-load reports lint types imports check clean
+.PHONY: demo docs first-steps test test-programs test-slow test-fuzz test-faults test-faults-long test-slurm bench bench-step bench-growth bench-methods bench-load reports lint types imports check clean
 
 demo: $(READY)
 	$(BIN)/oelm demo
@@ -22,6 +22,10 @@ first-steps: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# Whole programs as a user starts them: studies, the published commands, benchmarks, notebooks, reports, the browser.
+test-programs: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal -m programs
 
 # Minutes of work each: kill campaigns, large corpora. Their results go into LOG.md.
 test-slow: $(READY)

@@ -98,6 +98,7 @@ SMALL_MODEL = r"from_config(__import__('transformers').BertConfig(hidden_size=48
 """What replaces a model of the hub, which tests must not download: the same class, smaller."""
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("path", PAGES_WITH_CODE, ids=lambda path: path.name)
 def test_every_python_block_of_a_page_runs_after_the_blocks_before_it(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,8 @@ from oelm.record.folder import find_records, read_study, study_folders
 from oelm.report.wording import Language
 from oelm.report.write import shared_name, write_shared, write_shared_final
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 STUDIES = list(study_folders(RESULTS))

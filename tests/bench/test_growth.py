@@ -8,6 +8,8 @@ from oelm.bench.growth import FACTORS, GrowthBench, bench_growth, fit_exponent, 
 from oelm.cli import dispatch
 from oelm.errors import InvalidSpec
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
 def test_the_exponent_of_a_power_is_found_exactly(power):

@@ -27,6 +27,8 @@ from oelm.cli import dispatch
 from oelm.errors import BadShape, InvalidSpec, UnknownName
 from oelm.models.flops import training_cost
 
+pytestmark = pytest.mark.programs
+
 CEILING = "ceiling of oelm-freeze"
 
 

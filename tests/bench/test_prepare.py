@@ -8,6 +8,8 @@ import pytest
 
 from oelm.cli import dispatch
 
+pytestmark = pytest.mark.programs
+
 
 def test_preparation_is_measured_against_bare_tiktoken(capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["bench", "prepare", "--megabytes", "1", "--rounds", "1", "--json"]) == 0

@@ -20,6 +20,8 @@ from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
 from oelm.spec.model import named_size
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_side_starts_from_the_same_weights_and_has_the_same_losses(capsys, precision):

@@ -8,6 +8,8 @@ import pytest
 from oelm.bench.turns import WARMUP_TURNS, take_turns
 from oelm.errors import RunFailed
 
+pytestmark = pytest.mark.programs
+
 STEP = """
 import sys
 from oelm.bench.turns import answer_turns

@@ -34,7 +34,7 @@ from oelm.report.write import write_report
 from oelm.server.app import create_app
 from oelm.spec.study import Study
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.programs]
 HOSTILE = '"><img src=x onerror=document.title="gone"><script>document.title="gone"</script>'
 Open = Callable[..., Any]
 

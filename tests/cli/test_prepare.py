@@ -61,6 +61,7 @@ def test_impossible_requests_are_refused_and_write_nothing(source: Path) -> None
     assert not Path("data").exists()
 
 
+@pytest.mark.programs
 def test_control_c_leaves_work_that_the_same_command_continues(source: Path) -> None:
     program = "import sys; from oelm.cli.prepare import prepare_command; sys.exit(prepare_command(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "stories", "--tokens", "300000000"]

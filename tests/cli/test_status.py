@@ -14,6 +14,8 @@ from oelm.record.folder import find_records
 from oelm.runs.lock import hold_lock
 from oelm.spec.study import load_study
 
+pytestmark = pytest.mark.programs
+
 STUDY = """
 from pathlib import Path
 from oelm import DataSpec, GPTSpec, RunSpec, Study, TrainSpec

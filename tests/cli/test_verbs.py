@@ -195,6 +195,7 @@ study = Study(name="tiny", question="Does it run?", arms=("baseline", "oelm-free
 """
 
 
+@pytest.mark.programs
 def test_a_study_runs_reports_and_is_done_the_second_time(tiny_data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.py").write_text(STUDY.format(data=str(tiny_data)))
@@ -238,6 +239,7 @@ def test_what_is_in_the_way_of_every_run_is_said_once(tmp_path, monkeypatch, cap
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.programs
 def test_tuning_is_shown_by_its_values_and_by_validation_alone(tiny_data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tuned = 'seeds=(0,), tuning_seeds=(9,), tuned={"train.learning_rate": (1e-3, 3e-3)}'
@@ -251,6 +253,7 @@ def test_tuning_is_shown_by_its_values_and_by_validation_alone(tiny_data, tmp_pa
     assert "baseline, seed 0: test perplexity" in said
 
 
+@pytest.mark.programs
 def test_a_failing_run_is_told_and_does_not_stop_the_others(tiny_data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = STUDY.format(data=str(tiny_data)).replace(

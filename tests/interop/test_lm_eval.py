@@ -14,6 +14,8 @@ from oelm.interop.export import export
 from oelm.models.gpt import GPT
 from oelm.spec.model import GPTSpec
 
+pytestmark = pytest.mark.programs
+
 pytest.importorskip("lm_eval", reason="the extra 'eval' is not installed")
 
 TASK = """

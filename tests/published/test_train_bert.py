@@ -13,6 +13,8 @@ from oelm.spec.methods import named_method
 from oelm.spec.run import fingerprint
 from oelm.spec.study import load_study
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[2]
 LAUNCHED = {
     "XNLI-01": "--dataset xnli --freeze_mode false --init_method normal --lr 2e-5 --batch_size 16 --epochs 3 "

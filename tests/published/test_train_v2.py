@@ -17,6 +17,8 @@ from oelm.published.checkpoints import parser, translate_flags
 from oelm.record.folder import read_record
 from oelm.spec.data import DataSpec
 
+pytestmark = pytest.mark.programs
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_v2.py"
 SMALL = shlex.split("--vocab_size 300 --d_model 32 --num_layers 2 --num_heads 4 --d_ff 64 --seq_len 32 --max_steps 8 "
                     "--val_interval 4 --save_interval 4")  # fmt: skip

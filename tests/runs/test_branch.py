@@ -16,6 +16,8 @@ from oelm.spec.study import Study
 from .conftest import carried_out
 from .test_run import final_weights
 
+pytestmark = pytest.mark.programs
+
 LONG, SHORT = {"steps": 30}, {"steps": 15}
 
 

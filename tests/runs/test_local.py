@@ -115,6 +115,7 @@ def campaign(declare, tmp_path, *, seeds, kills, runners=1):
     assert len(again) == 3 * seeds
 
 
+@pytest.mark.programs
 def test_two_runners_that_are_killed_lose_nothing_and_repeat_nothing(declare, tmp_path):
     campaign(declare, tmp_path, seeds=1, kills=1, runners=2)
 
@@ -126,6 +127,7 @@ def test_twelve_runs_survive_five_kills_of_their_runners(declare, tmp_path, runn
     campaign(declare, tmp_path, seeds=4, kills=5, runners=runners)
 
 
+@pytest.mark.programs
 def test_ctrl_c_saves_the_runs_and_the_same_command_continues(declare, tmp_path):
     study = declare(1, steps=3000)
     process = start(study, tmp_path / "runs")

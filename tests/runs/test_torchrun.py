@@ -13,6 +13,8 @@ from oelm.record.folder import read_metrics, read_record
 
 from .conftest import TINY_GPT, carried_out
 
+pytestmark = pytest.mark.programs
+
 
 def torchrun(run, directory, tmp_path):
     spec = tmp_path / "spec.json"

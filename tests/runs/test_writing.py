@@ -16,6 +16,8 @@ from oelm.tasks import make_task
 
 from .conftest import carried_out
 
+pytestmark = pytest.mark.programs
+
 
 def writing(model, site=None, **train):
     method = named_method("oelm-freeze").model_copy(update={"sites": (site,)} if site else {})

@@ -271,7 +271,7 @@ WAYS = [
 
 
 @given(st.lists(st.sampled_from(WAYS) | st.text(max_size=4), min_size=1, max_size=8), st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 def test_no_path_and_no_key_leads_outside(
     client: TestClient, study: Study, write_run: Any, parts: list[str], encoded: bool
 ) -> None:
