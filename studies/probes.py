@@ -1,6 +1,7 @@
 """Which skill does attention lose when Q and K are frozen: finding by content, or copying at a distance?
 
     oelm run studies/probes.py                    64 runs of less than two minutes on a free core
+    oelm run studies/probes.py --scale features   20 runs: position features, with and without frozen content
     oelm run studies/probes.py --scale tuned      every arm tuned on three learning rates, three new seeds
 
 A loss on text shows how much freezing costs, not why. `recall:N` lists N pairs of a key and a value and asks for the
@@ -41,7 +42,17 @@ study = Study(
     axes={"data.corpus": ("recall:4", "recall:32", "copy:16", "copy:64")},
     seeds=(0, 1),
 )
+features = Study(
+    **dict(study)
+    | {
+        "name": "probes-features",
+        "question": "Do frozen heads that find by content solve the probes that some arm solves?",
+        "arms": ("baseline", "baseline+features", "position-only", "oelm-slice+features", "oelm-fast"),
+        "axes": {"data.corpus": ("recall:4", "copy:16")},
+    }
+)
 scales = {
+    "features": features,
     "tuned": study.model_copy(
         update={
             "name": "probes-tuned",
@@ -49,5 +60,5 @@ scales = {
             "tuning_seeds": (100,),
             "seeds": (0, 1, 2),
         }
-    )
+    ),
 }
