@@ -25,7 +25,7 @@ test: $(READY)
 
 # Whole programs as a user starts them: studies, the published commands, benchmarks, notebooks, reports, the browser.
 test-programs: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal -m programs
+	$(BIN)/pytest -n 2 --dist worksteal -m "programs and not slow"
 
 # Minutes of work each: kill campaigns, large corpora. Their results go into LOG.md.
 test-slow: $(READY)
