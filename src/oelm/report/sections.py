@@ -67,7 +67,6 @@ from oelm.report.wording import (
 from oelm.spec.study import missing_arms
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from matplotlib.figure import Figure as Drawing
 
 
@@ -592,7 +591,7 @@ def _format_trend(quantity: ScalingQuantity, value: float | None, say: Say) -> s
 
 def _draw_scaling(
     found: Sequence[Series], prediction: PredictionRecord | None, order: Sequence[str], say: Say
-) -> Figure:
+) -> Drawing:
     picture, axes = figure_of_one(3.6)
     places_of = {point.size: point.parameters for series in found for point in series.points}
     for series in found:
