@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.checksums import FIELD, LINE_DIGITS, add_checksum, has_checksum, parse_checked, strip_checksum
 from oelm.errors import Damaged
-from oelm.spec.value import digest
+from oelm.files import CHECKSUM_FIELD, LINE_DIGITS, add_checksum, digest, has_checksum, parse_checked, strip_checksum
 
 PLAIN = {"step": 38, "loss": 2.5e-05, "nested": {"a": [1, 2]}, "text": 'a "quoted" }, "b": "c"'}
 DOCUMENTS = (
@@ -46,14 +45,16 @@ def test_a_document_comes_back_to_the_byte(plain: dict[str, object]) -> None:
         checked = add_checksum(text)
         assert has_checksum(checked)
         assert strip_checksum(checked) == text
-        assert {**json.loads(checked), FIELD: 0} == {**plain, FIELD: 0}, "any other JSON reader sees one more field"
+        assert {**json.loads(checked), CHECKSUM_FIELD: 0} == {**plain, CHECKSUM_FIELD: 0}, (
+            "any other JSON reader sees one more field"
+        )
 
 
 def test_documents_of_earlier_versions_are_read_as_they_are() -> None:
     text = json.dumps(PLAIN)
     assert not has_checksum(text)
     assert parse_checked(text.encode()) == PLAIN
-    of_fields = json.dumps({**PLAIN, FIELD: digest(PLAIN)})
+    of_fields = json.dumps({**PLAIN, CHECKSUM_FIELD: digest(PLAIN)})
     assert parse_checked(of_fields.encode()) == PLAIN
     with pytest.raises(Damaged):
         parse_checked(of_fields.replace("38", "68").encode())

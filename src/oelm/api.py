@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from oelm.report.notebook import ShownComparison
-    from oelm.runs.predict import Prediction
+    from oelm.runs.restore import Prediction
 
 Place = str | Path
 
@@ -198,7 +198,6 @@ def predict(path: Place, texts: Sequence[str | tuple[str, ...]]) -> list[Predict
 
     A row is one text, or a pair of texts for a task of pairs.
     """
-    from oelm.runs.predict import predict_texts
-    from oelm.runs.restore import load_run
+    from oelm.runs.restore import load_run, predict_texts
 
     return predict_texts(load_run(Path(path)), [(row,) if isinstance(row, str) else tuple(row) for row in texts])

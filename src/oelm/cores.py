@@ -6,7 +6,8 @@ import math
 import os
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+CGROUP = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def available_cores() -> int:
@@ -21,22 +22,33 @@ def default_threads() -> int:
     return min(available_cores(), int(asked)) if asked.isdecimal() and int(asked) else available_cores()
 
 
-def _cgroup_quotas(root: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> list[int]:
+def _cgroup_quotas(root: Path = CGROUP, own: Path = OWN_CGROUP) -> list[int]:
     """Return the cores that the CPU quotas of this process's cgroups (version 2) allow, rounded up; none if unlimited.
 
     Containers and Slurm limit processes in this way, which neither the number of cores nor the affinity shows.
     """
+    quotas = []
     try:
-        group = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
-        folder = root / group.strip("/")
-        quotas = []
-        for place in (folder, *folder.parents):
-            if place.is_relative_to(root) and (file := place / "cpu.max").is_file():
+        for place in cgroup_folders(root, own):
+            if (file := place / "cpu.max").is_file():
                 quota, period = file.read_text().split()
                 quotas += [] if quota == "max" else [math.ceil(int(quota) / int(period))]
-    except (OSError, ValueError, StopIteration):
+    except (OSError, ValueError):
         return []
     return quotas
+
+
+def cgroup_folders(root: Path, own: Path) -> list[Path]:
+    """Return the folder of this process's cgroup (version 2) and those of the cgroups that contain it; none if unknown.
+
+    Each may have limits, and all of them hold.
+    """
+    try:
+        group = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return []
+    folder = root / group.strip().strip("/")
+    return [place for place in (folder, *folder.parents) if place.is_relative_to(root)]
 
 
 def wait_without_spinning() -> None:

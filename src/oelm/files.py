@@ -1,4 +1,18 @@
-"""Write files atomically, so that no reader ever sees an incomplete one, and identify them by their content."""
+"""Write files atomically, so that no reader ever sees an incomplete one, and check that they are what was written.
+
+Every JSON document that can change a result carries the SHA-256 of its own text as its last field. This is the one
+scheme for records, curves, checkpoints and data:
+
+    {"step": 38, "loss": 2.5, "file_checksum": "sha256:9f2c01ab"}
+
+The hash is taken over the text without that field, so every byte counts, also a digit that does not change a value. A
+line of a JSONL file is a document, so damage costs one line. Documents of earlier versions have no such field and are
+accepted as they are.
+
+Files that are not JSON are covered by a document that lists their SHA-256: the tensors of a checkpoint by `state.json`,
+tokens and the tokenizer by `meta.json`, the log and the samples of a run by `record.json`, and the files of an archive
+by its index.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +20,14 @@ import errno
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from oelm.errors import Damaged
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """The errors of a disk that is full or cannot be written: freeing space helps with these and with no other error."""
@@ -100,3 +117,69 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Checksums.
+
+CHECKSUM_FIELD = "file_checksum"
+LINE_DIGITS = 8
+"""Hexadecimal digits of the checksum of a line: it need not tell many lines apart, and curves are archived."""
+_ALGORITHM = "sha256:"
+_LAST_STRING = re.compile(r',\s*"([^"]*)":\s*"([^"]*)"(?=\s*}\s*\Z)')
+_OF_FIELDS = re.compile(r"[0-9a-f]{64}")
+
+
+def add_checksum(text: str, digits: int = 64) -> str:
+    """Return the text of a JSON object with its checksum as the last field. Line breaks and indents are kept."""
+    head = text.rstrip().removesuffix("}").rstrip()
+    tail = text[len(head) :]
+    before, after = (",\n ", " ") if tail.startswith("\n") else (",", "")
+    found = hashlib.sha256(text.encode()).hexdigest()[:digits]
+    return f'{head}{before}"{CHECKSUM_FIELD}":{after}"{_ALGORITHM}{found}"{tail}'
+
+
+def strip_checksum(text: str) -> str:
+    """Return a document without its checksum, after verifying it. A document that has none is returned as it is.
+
+    Raises:
+        Damaged: the text is not what was written.
+
+    """
+    last = _LAST_STRING.search(text)
+    if last is None or not _is_checksum(last):
+        return text
+    name, value = last.groups()
+    plain = text[: last.start()] + text[last.end() :]
+    if _OF_FIELDS.fullmatch(value):  # the first version, for prepared data only, hashed the fields instead of the text
+        if digest(parse_json(plain)) != value:
+            raise Damaged(f"its fields do not match its {CHECKSUM_FIELD}")
+    elif (digits := len(value) - len(_ALGORITHM)) < LINE_DIGITS or add_checksum(plain, digits) != text:
+        raise Damaged(f"its text does not match its {name}")
+    return plain
+
+
+def has_checksum(text: str) -> bool:
+    """Whether a document carries a checksum. Those of earlier versions do not."""
+    last = _LAST_STRING.search(text)
+    return last is not None and _is_checksum(last)
+
+
+def _is_checksum(last: re.Match[str]) -> bool:
+    """Whether the last field is a checksum, by its name or by its value: damage to one of them must not hide it."""
+    return last[1] == CHECKSUM_FIELD or last[2].startswith(_ALGORITHM)
+
+
+def parse_checked(content: bytes) -> Any:
+    """Parse a JSON document after verifying its checksum.
+
+    Raises:
+        ValueError: the content is not JSON, or (Damaged) not what was written.
+
+    """
+    return parse_json(strip_checksum(content.decode()))
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of plain JSON data, taken over its canonical text."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

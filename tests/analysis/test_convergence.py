@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from oelm.analysis.budgets import area_under, convergence_of, reaching, validation_curves
 from oelm.analysis.compare import compare_folder
-from oelm.analysis.convergence import area_under, convergence_of, reaching, validation_curves
 from oelm.record.folder import METRICS
 from oelm.record.record import MetricRecord
 from oelm.spec.study import Study

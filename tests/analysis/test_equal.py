@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from oelm.analysis.budgets import at_equal_budgets, mean_line, with_as_many_parameters
+from oelm.analysis.budgets import SeedCurves, at_equal_budgets, mean_line, with_as_many_parameters
 from oelm.analysis.compare import Comparison, compare_records
-from oelm.analysis.convergence import SeedCurves
 from oelm.analysis.evidence import Cell
 from oelm.record.record import CostRecord, MetricRecord
 from oelm.spec.methods import named_method

@@ -20,7 +20,7 @@ from oelm.analysis.scaling import (
     write_prediction,
 )
 from oelm.errors import BadRecord
-from oelm.report.scaling import scaling_sections
+from oelm.report.sections import scaling_sections
 from oelm.report.wording import wording
 from oelm.runs.board import Board
 from oelm.spec.data import DataSpec

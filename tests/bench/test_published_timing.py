@@ -6,7 +6,7 @@ from oelm.bench.published_timing import ACCUMULATED, ALIKE, BASELINE, RECORDED, 
 from oelm.bench.published_timing import bench_published_timing as bench
 from oelm.errors import InvalidSpec
 from oelm.published.ledger import TimerRecord, ledger, read_timer
-from oelm.report.claims import ledger_section
+from oelm.report.final import ledger_section
 
 
 def turn(baseline, recorded, accumulated, alike):

@@ -9,7 +9,7 @@ import pytest
 
 import oelm
 from oelm.cli import VERBS, dispatch
-from oelm.cli.bench import BENCHES
+from oelm.cli.doctor import BENCHES
 from oelm.record.folder import write_study
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from oelm.cli import VERBS, dispatch
-from oelm.cli.completion import flags_of, words_after
 from oelm.cli.doctor import examine
+from oelm.cli.start import flags_of, words_after
 from oelm.data.labelled import LABELLED_CORPORA
 from oelm.record.stages import stage_of
 from oelm.spec.methods import METHODS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from oelm.checksums import strip_checksum
 from oelm.cli import dispatch
+from oelm.files import strip_checksum
 from oelm.record.folder import RunFolder, read_study, write_study
 from oelm.record.registration import register_study
 

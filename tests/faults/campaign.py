@@ -24,10 +24,9 @@ from typing import Any
 import psutil
 import torch
 
-from oelm.checksums import parse_checked, strip_checksum
 from oelm.cli import dispatch
 from oelm.errors import CheckpointError, RunLocked
-from oelm.files import sha256_of
+from oelm.files import parse_checked, sha256_of, strip_checksum
 from oelm.runs import lock
 from oelm.runs.execute import execute
 from oelm.runs.lock import hold_lock

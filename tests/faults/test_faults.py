@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from oelm.checksums import add_checksum
+from oelm.files import add_checksum
 
 HERE = Path(__file__).parent
 FAULTS = int(os.environ.get("OELM_FAULTS", "1"))

@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from oelm.checksums import parse_checked
 from oelm.cli import VERBS, dispatch
 from oelm.data.labelled import open_examples
 from oelm.errors import OelmError
+from oelm.files import parse_checked
 from oelm.record.folder import METRICS, RECORD, STUDY, read_metrics, read_record, write_study
 from oelm.spec.data import ExamplesSpec
 from oelm.spec.run import RunSpec

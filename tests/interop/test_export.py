@@ -11,8 +11,7 @@ import oelm
 from oelm.errors import CheckpointError, NotCarriedOut, UsageError
 from oelm.interop.export import as_gpt2, as_hugging_face, export
 from oelm.method.repair import Repair
-from oelm.models.generate import generate_tokens
-from oelm.models.gpt import GPT
+from oelm.models.gpt import GPT, generate_tokens
 from oelm.spec.methods import METHODS
 from oelm.spec.model import GPT_SIZES
 

@@ -10,8 +10,7 @@ from oelm.errors import BadShape
 from oelm.method.repair import Repair
 from oelm.method.schedule import multipliers
 from oelm.models.families import architecture_of
-from oelm.models.generate import generate_tokens
-from oelm.models.gpt import GPT, rotate
+from oelm.models.gpt import GPT, generate_tokens, rotate
 from oelm.models.heads import _weights
 from oelm.spec.method import RatesSpec
 from oelm.spec.methods import METHODS, named_method

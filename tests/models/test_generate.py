@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from oelm.errors import UsageError
-from oelm.models.generate import choose_token, generate_tokens
-from oelm.models.gpt import GPT
+from oelm.models.gpt import GPT, choose_token, generate_tokens
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.seeds import stream
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from oelm.errors import UnknownName
-from oelm.published import settings as module
-from oelm.published.claims import published, published_run
-from oelm.published.settings import published_settings, setting_values, settings_page
+from oelm.published import claims as module
+from oelm.published.claims import published, published_run, published_settings, setting_values, settings_page
 from oelm.spec.model import named_size
 from oelm.spec.run import RunSpec
 from oelm.spec.study import load_study

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oelm.checksums import strip_checksum
 from oelm.errors import BadRecord, UsageError
+from oelm.files import strip_checksum
 from oelm.record.archive import (
     ARCHIVE,
     INDEX,

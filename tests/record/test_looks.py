@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from oelm.checksums import parse_checked
 from oelm.cli import dispatch
 from oelm.errors import BadRecord, UsageError
+from oelm.files import parse_checked
 from oelm.record.folder import LOOKS, RECORD, RunFolder, find_records, write_study
 from oelm.record.keep import keep_archived
 from oelm.record.test_split import looks_at, note_look

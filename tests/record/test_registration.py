@@ -5,8 +5,8 @@ import multiprocessing
 
 import pytest
 
-from oelm.checksums import parse_checked, strip_checksum
 from oelm.errors import BadRecord, StudyChanged, UsageError
+from oelm.files import digest, parse_checked, strip_checksum
 from oelm.record.folder import REGISTERED, STUDY, find_records, write_study
 from oelm.record.keep import keep
 from oelm.record.registration import (
@@ -21,7 +21,6 @@ from oelm.record.registration import (
 )
 from oelm.record.stages import index_by_declaration, stage_of
 from oelm.spec.study import Arm, Listing
-from oelm.spec.value import digest
 
 
 def changed(study, **fields):

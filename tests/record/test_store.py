@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from oelm import files
-from oelm.checksums import parse_checked
 from oelm.errors import BadRecord, UsageError
-from oelm.files import write_atomically
+from oelm.files import parse_checked, write_atomically
 from oelm.record.folder import (
     METRICS,
     RECORD,

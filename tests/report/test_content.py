@@ -12,7 +12,7 @@ from oelm.analysis.content import RatioSet
 from oelm.cli.compare import compare_command as compare_main
 from oelm.cli.report import report_command as report_main
 from oelm.record.folder import LogitVarianceRecord, write_logit_variance
-from oelm.report.content import format_set
+from oelm.report.sections import format_set
 from oelm.report.wording import wording
 from oelm.report.write import report_folder, write_report
 from oelm.spec.data import ExamplesSpec

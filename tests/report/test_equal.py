@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from oelm.analysis.budgets import validation_curves
 from oelm.analysis.compare import compare_folder
-from oelm.analysis.convergence import validation_curves
 from oelm.record.folder import read_record, write_record
 from oelm.record.record import CostRecord
-from oelm.report.budgets import equal_section
+from oelm.report.sections import equal_section
 from oelm.spec.study import Study
 
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from oelm.analysis.compare import compare_folder
-from oelm.checksums import parse_checked
 from oelm.cli import dispatch
+from oelm.files import parse_checked
 from oelm.record.folder import REGISTERED, STUDY, read_record, write_record, write_study
 from oelm.record.registration import register_study
 from oelm.record.stages import stage_of

@@ -15,28 +15,35 @@ from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
 from oelm.record.folder import read_record, write_study
 from oelm.runs import execute as execute_module
-from oelm.runs import memory
 from oelm.runs.board import Board
 from oelm.runs.execute import execute
-from oelm.runs.resolve import resolve
+from oelm.runs.resolve import (
+    _cgroup_room,
+    free_memory,
+    memory_of_step,
+    refuse_too_large,
+    resolve,
+    warn_of_memory,
+    warn_of_vocabulary,
+)
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec
 
 
 def test_weights_that_do_not_fit_are_refused_before_the_model_is_built():
     run = RunSpec(model=GPT_SIZES["medium-512"])
-    memory.refuse_too_large(run, 50_257, free=2**40)
+    refuse_too_large(run, 50_257, free=2**40)
     with pytest.raises(UsageError, match=r"needs over 0\.6 GiB .* 0\.5 GiB are free"):
-        memory.refuse_too_large(run, 50_257, free=2**29)
+        refuse_too_large(run, 50_257, free=2**29)
 
 
 def test_a_step_that_does_not_fit_is_warned_about_and_accumulation_helps(tiny_run):
     run = tiny_run(batch_size=64)
     cost = training_cost(GPT(run.model.model_copy(update={"vocab_size": 300})), 64, 32)
-    needed = memory.memory_of_step(run, cost) - cost.weight_bytes
-    assert memory.warn_of_memory(run, cost, free=needed) is None
-    assert "GiB are free" in memory.warn_of_memory(run, cost, free=needed - 1)
-    assert memory.warn_of_memory(tiny_run(batch_size=64, accumulation=8), cost, free=needed - 1) is None
+    needed = memory_of_step(run, cost) - cost.weight_bytes
+    assert warn_of_memory(run, cost, free=needed) is None
+    assert "GiB are free" in warn_of_memory(run, cost, free=needed - 1)
+    assert warn_of_memory(tiny_run(batch_size=64, accumulation=8), cost, free=needed - 1) is None
 
 
 def test_limits_of_a_container_count_and_file_pages_do_not(tmp_path):
@@ -47,15 +54,15 @@ def test_limits_of_a_container_count_and_file_pages_do_not(tmp_path):
         (place / "memory.current").write_text("700\n")
         (place / "memory.stat").write_text("anon 400\nfile 300\n")
     (tmp_path / "own").write_text("0::/a/b\n")
-    assert memory._cgroup_room(tmp_path / "fs", tmp_path / "own") == [600]
-    assert memory.free_memory() > 0
+    assert _cgroup_room(tmp_path / "fs", tmp_path / "own") == [600]
+    assert free_memory() > 0
 
 
 def test_a_vocabulary_that_dwarfs_the_model_is_warned_about():
     nano = GPT_SIZES["nano"]
     rest = 12 * nano.num_layers * nano.model_dim**2
     for size, warns in ((300, False), (50_257, True)):
-        found = memory.warn_of_vocabulary(nano.model_copy(update={"vocab_size": size}), size * nano.model_dim + rest)
+        found = warn_of_vocabulary(nano.model_copy(update={"vocab_size": size}), size * nano.model_dim + rest)
         assert bool(found) is warns
 
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from oelm.analysis.compare import compare_folder
-from oelm.checksums import parse_checked
 from oelm.errors import BadData, UnknownName
+from oelm.files import parse_checked
 from oelm.record.folder import METRICS, RECORD
 from oelm.record.record import MetricRecord
 from oelm.record.registration import read_registration

@@ -9,17 +9,15 @@ import pytest
 import torch
 
 import oelm
-from oelm.checksums import parse_checked
 from oelm.cli import dispatch
 from oelm.data.prepare import prepare
 from oelm.data.tokenizer import load_tokenizer
 from oelm.errors import BadData, UsageError
+from oelm.files import parse_checked
 from oelm.record.folder import RunFolder
 from oelm.runs.execute import execute
-from oelm.runs.export import export_run
-from oelm.runs.predict import predict_texts, read_texts
 from oelm.runs.resolve import resolve
-from oelm.runs.restore import load_run
+from oelm.runs.restore import export_run, load_run, predict_texts, read_texts
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.model import GPTSpec, HuggingFaceSpec
 from oelm.spec.run import RunSpec

@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from oelm.checksums import parse_checked
 from oelm.errors import BadData, OelmError, RunFailed, RunLocked, UsageError
+from oelm.files import parse_checked
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
 from oelm.record.folder import read_attention, read_metrics, read_record

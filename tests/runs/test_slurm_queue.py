@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from oelm.errors import SlurmUnreachable
 from oelm.record.folder import JOB, JobRecord, RunFolder, find_jobs
-from oelm.runs.slurm_queue import SlurmQueue, _parse, slurm
+from oelm.runs.board import SlurmQueue, _parse, slurm
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from oelm.checksums import parse_checked
+from oelm.files import parse_checked
 from oelm.record.folder import METRICS, RECORD, TEST_LOSSES, read_record, run_directory
 from oelm.runs.board import Board, Neighbours
 from oelm.runs.resolve import resolve

@@ -10,10 +10,10 @@ import sys
 import pytest
 import torch
 
-from oelm.checksums import parse_checked
 from oelm.cli import dispatch
 from oelm.data.prepare import prepare
 from oelm.data.tokens import OPENED, SEALED_FILE, open_tokens
+from oelm.files import parse_checked
 from oelm.record.folder import REGISTERED, STUDY, UNSEALED, find_records, write_study
 from oelm.record.registration import read_registration, register_study
 from oelm.record.test_split import read_unsealed

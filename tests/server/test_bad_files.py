@@ -11,8 +11,8 @@ import psutil
 import pytest
 from starlette.testclient import TestClient
 
-from oelm.checksums import parse_checked
 from oelm.cli import dispatch
+from oelm.files import parse_checked
 from oelm.record.folder import METRICS, RECORD, STUDY, TIMING, write_study
 from oelm.server import index as index_module
 from oelm.server.app import create_app

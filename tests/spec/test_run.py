@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from oelm.files import digest
 from oelm.spec import run as module
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
@@ -12,7 +13,6 @@ from oelm.spec.model import GPT_SIZES, GPTSpec
 from oelm.spec.run import RunSpec, SlurmSpec, fingerprint
 from oelm.spec.study import replace_fields
 from oelm.spec.train import TrainSpec
-from oelm.spec.value import digest
 
 RUN = RunSpec(model=GPT_SIZES["nano"])
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from oelm.analysis.budgets import SeedCurves, validation_curves
 from oelm.analysis.compare import Comparison, compare_folder
 from oelm.analysis.content import Costs, Worth, content_worth, tuning_costs
-from oelm.analysis.convergence import SeedCurves, validation_curves
 from oelm.analysis.evidence import Cell, JudgedSplit, Measure, Row, cell_of, list_meaning, margin_of
 from oelm.errors import OelmError
 from oelm.record.archive import open_archives_with_neighbours

@@ -38,9 +38,8 @@ from numpy.typing import NDArray
 from oelm.analysis.compare import Comparison, compare_folder
 from oelm.analysis.evidence import Row
 from oelm.analysis.statistics import CONFIDENCE, t_quantile
-from oelm.checksums import add_checksum, parse_checked
 from oelm.errors import BadRecord
-from oelm.files import write_once
+from oelm.files import add_checksum, parse_checked, write_once
 from oelm.record.folder import PREDICTION
 from oelm.record.record import Record, commit_of, source_tree
 from oelm.spec.method import MethodSpec

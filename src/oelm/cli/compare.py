@@ -90,8 +90,8 @@ def _is_study(path: Path) -> bool:
 
 def _show(gathering: Gathering) -> None:
     from oelm.console import Console
-    from oelm.report.content import content_table, regime_lines
     from oelm.report.render import render_terminal
+    from oelm.report.sections import content_table, regime_lines
     from oelm.report.tables import ablation_table
     from oelm.report.wording import wording
 

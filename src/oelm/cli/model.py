@@ -52,7 +52,7 @@ def generate_command(argv: list[str]) -> int:
 
     from oelm.data.meta import META
     from oelm.data.tokenizer import TOKENIZER, VOCABULARY, load_tokenizer
-    from oelm.models.generate import generate_tokens
+    from oelm.models.gpt import generate_tokens
     from oelm.runs.restore import load_run
     from oelm.tasks.language import refuse_other_vocabulary
 
@@ -185,8 +185,7 @@ def predict_command(argv: list[str]) -> int:
     if bool(arguments.text) == (arguments.source is not None):
         raise UsageError("Give the texts either with --text, once for each, or as a file with --from.")
 
-    from oelm.runs.predict import group_texts, predict_texts, read_texts
-    from oelm.runs.restore import load_run
+    from oelm.runs.restore import group_texts, load_run, predict_texts, read_texts
 
     restored = load_run(arguments.run, arguments.checkpoint)
     if arguments.source is not None:
@@ -226,8 +225,7 @@ def export_command(argv: list[str]) -> int:
     """Write the model of a run as a Hugging Face folder."""
     arguments = parse(ExportArguments, argv, "oelm export")
 
-    from oelm.runs.export import export_run
-    from oelm.runs.restore import load_run
+    from oelm.runs.restore import export_run, load_run
 
     how = export_run(load_run(arguments.run, arguments.checkpoint), arguments.out)
     say(f"{arguments.out}: load it with {how}; README.md is its model card")

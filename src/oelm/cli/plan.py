@@ -15,8 +15,7 @@ from oelm.analysis.power import Need, SeedSpread, needs, spreads_on_record
 from oelm.analysis.statistics import MOST_SEEDS
 from oelm.cli.terminal import parse
 from oelm.errors import UsageError
-from oelm.published.claims import published, published_run
-from oelm.published.settings import BASES, published_settings, setting_values
+from oelm.published.claims import BASES, published, published_run, published_settings, setting_values
 from oelm.record.stages import EXTENSIONS
 from oelm.spec.run import RunSpec
 from oelm.spec.study import AnyStudy, Listing, Study, load_study

@@ -48,9 +48,8 @@ def status_command(argv: list[str]) -> int:
     from rich.live import Live
 
     from oelm.console import Console
-    from oelm.runs.board import Board
+    from oelm.runs.board import ASK_SECONDS, Board
     from oelm.runs.display import as_json, explain_failure, render_board
-    from oelm.runs.slurm_queue import ASK_SECONDS
 
     root = arguments.runs / study.name
     board = Board(study, root)

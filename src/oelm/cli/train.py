@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import ValidationError
 
-from oelm.checksums import FIELD, parse_checked
 from oelm.cli.terminal import Count, Seed, flags_in_errors, has_flag, parse
 from oelm.console import Console
 from oelm.errors import INTERRUPTED, Damaged, InvalidSpec, UsageError
+from oelm.files import CHECKSUM_FIELD, parse_checked
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.methods import named_method
 from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec, named_size
@@ -267,7 +267,8 @@ def _read_spec(path: Path) -> RunSpec:
         raise InvalidSpec(f"{path} does not hold the spec of a run: {explain_validation(error)}.") from error
     except Damaged as error:
         raise InvalidSpec(
-            f"{path} was changed after it was written: {error}. If you have edited it, remove its last field, {FIELD}."
+            f"{path} was changed after it was written: {error}. If you have edited it, remove its last field, "
+            f"{CHECKSUM_FIELD}."
         ) from error
     except ValueError as error:
         raise InvalidSpec(f"{path} does not hold the spec of a run: it is not whole JSON ({error}).") from error

@@ -15,9 +15,9 @@ from torch import Tensor
 from oelm.data.labelled import Examples, LabelledText
 from oelm.data.tokenizer import TextEncoder
 from oelm.errors import BadData
+from oelm.files import digest
 from oelm.spec.data import Split
 from oelm.spec.seeds import derived_seed
-from oelm.spec.value import digest
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 """ids, mask, kinds (all B x T) and labels (B)."""

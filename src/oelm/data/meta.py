@@ -9,12 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
-from oelm.checksums import add_checksum, parse_checked
 from oelm.data.documents import DocumentRule, no_access
 from oelm.errors import BadData, UsageError
-from oelm.files import sha256_of, write_atomically
+from oelm.files import add_checksum, digest, parse_checked, sha256_of, write_atomically
 from oelm.spec.data import Split, SplitFile
-from oelm.spec.value import Spec, digest
+from oelm.spec.value import Spec
 
 META = "meta.json"
 META_SCHEMA = 1

@@ -26,8 +26,8 @@ from oelm.data.hub import SPLIT_NAMES, HubCorpus, open_hub
 from oelm.data.meta import HeldOut, InputFile, Request
 from oelm.data.tables import PACKAGED, ShuffledRows, packaged_file
 from oelm.errors import BadData, UnknownName, UsageError
+from oelm.files import digest
 from oelm.spec.data import PROBE_SIZES, DataSpec, Split, probe_of
-from oelm.spec.value import digest
 
 STORIES = "stories"
 GENERATED_TOKENS = 2_000_000

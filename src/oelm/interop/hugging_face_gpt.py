@@ -67,7 +67,7 @@ class _OelmGPT(PreTrainedModel):  # type: ignore[no-untyped-call]
     config_class = OelmGPTConfig
     base_model_prefix = "gpt"
     main_input_name = "input_ids"
-    _oelm_wraps = "gpt"  # the child that has the method: see method/checks.py
+    _oelm_wraps = "gpt"  # the child that has the method: see method/freeze.py
 
     def __init__(self, config: OelmGPTConfig, gpt: GPT | None = None) -> None:
         super().__init__(config)

@@ -24,8 +24,7 @@ from transformers.trainer_callback import ExportableState
 
 from oelm.errors import MethodError, NotCarriedOut
 from oelm.interop.own_loop import rate_multipliers
-from oelm.method.checks import ENDLESS
-from oelm.method.freeze import named_tensors
+from oelm.method.freeze import ENDLESS, named_tensors
 from oelm.models import apply as surgery
 
 Groups = list[dict[str, Any]]

@@ -30,18 +30,23 @@ from oelm.errors import (
     ScheduleWarning,
     WrongOptimizer,
 )
-from oelm.method.checks import ENDLESS, depth_of, queries_and_keys, refuse_unfit, refuse_wrapped, wrapped_by
 from oelm.method.freeze import (
     APPLIED,
+    ENDLESS,
     Applied,
+    depth_of,
     freeze_tensors,
     hash_rounded,
     initialise,
     is_as_frozen,
     named_tensors,
+    queries_and_keys,
     refuse_moved,
+    refuse_unfit,
+    refuse_wrapped,
     sha256,
     unfreeze_tensors,
+    wrapped_by,
 )
 from oelm.method.orthogonal import departure, one_thread
 from oelm.method.projection import Architecture, Projection

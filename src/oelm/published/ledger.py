@@ -27,10 +27,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oelm.analysis.ablation import ablations, is_frozen, is_pretrained, starts_alike
-from oelm.analysis.budgets import Saving, savings
+from oelm.analysis.budgets import Saving, measure_convergence, savings, validation_curves
 from oelm.analysis.compare import Comparison
 from oelm.analysis.content import content_worth
-from oelm.analysis.convergence import measure_convergence, validation_curves
 from oelm.analysis.evidence import LOST, Cell, Evidence, Row
 from oelm.analysis.regime import MARGINS_REQUIRED
 from oelm.analysis.statistics import (

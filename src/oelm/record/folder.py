@@ -20,9 +20,16 @@ from typing import Any, BinaryIO, Literal, Self, TextIO, TypeVar
 
 from pydantic import ValidationError, model_validator
 
-from oelm.checksums import LINE_DIGITS, add_checksum, parse_checked, strip_checksum
 from oelm.errors import BadRecord, Damaged, UsageError
-from oelm.files import append_line, sha256_of, write_atomically
+from oelm.files import (
+    LINE_DIGITS,
+    add_checksum,
+    append_line,
+    parse_checked,
+    sha256_of,
+    strip_checksum,
+    write_atomically,
+)
 from oelm.record.archive import archives_below
 from oelm.record.record import (
     SCHEMA,

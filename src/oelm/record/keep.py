@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from oelm.checksums import add_checksum
 from oelm.errors import UsageError
-from oelm.files import write_atomically
+from oelm.files import add_checksum, write_atomically
 from oelm.record.archive import ArchiveIndex, write_archive
 from oelm.record.folder import (
     ATTENTION,

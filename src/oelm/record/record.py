@@ -24,9 +24,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field
 
 import oelm
-from oelm.checksums import strip_checksum
 from oelm.cores import available_cores
 from oelm.errors import BadRecord
+from oelm.files import strip_checksum
 from oelm.spec.run import NUMERICS, RunSpec
 
 SCHEMA = 1

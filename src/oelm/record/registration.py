@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import oelm
-from oelm.checksums import add_checksum, parse_checked
 from oelm.errors import BadRecord, StudyChanged
-from oelm.files import write_once
+from oelm.files import add_checksum, digest, parse_checked, write_once
 from oelm.record.folder import REGISTERED, study_without_paths, write_study
 from oelm.record.record import Record, RunRecord, explain_error, has_source_changes, source_commit, utc_now
 from oelm.record.stages import ChoiceRecord
 from oelm.spec.study import AnyStudy, Listing, Study
-from oelm.spec.value import NoEffect, Spec, digest
+from oelm.spec.value import NoEffect, Spec
 
 REGISTRATION_SCHEMA = 1
 CLOCKS_APART = timedelta(seconds=60)

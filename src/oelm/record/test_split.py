@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oelm.checksums import parse_checked
 from oelm.errors import BadRecord, UsageError
+from oelm.files import parse_checked
 from oelm.record.archive import open_archives_with_neighbours
 from oelm.record.folder import LOOKS, STUDY, UNSEALED, LookRecord, RunFolder, find_records, read_record
 from oelm.record.record import Record, RunRecord, read_if_present, source_commit, utc_now

@@ -10,8 +10,7 @@ import oelm
 from oelm.analysis.compare import Comparison, Found, by_data, gather, methods_of
 from oelm.analysis.evidence import Evidence, Measure, Row, measure_of
 from oelm.errors import IncomparableRuns, UsageError
-from oelm.published.claims import published_run
-from oelm.published.settings import group_settings
+from oelm.published.claims import group_settings, published_run
 from oelm.record.folder import find_records
 from oelm.record.record import RunRecord
 from oelm.record.stages import sort_by_precedence

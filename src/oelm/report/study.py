@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import oelm
 from oelm.analysis.ablation import Ablation, ablations
 from oelm.analysis.bootstrap import noise_of
-from oelm.analysis.budgets import savings
+from oelm.analysis.budgets import SeedCurves, convergence_of, savings, validation_curves
 from oelm.analysis.compare import Comparison
-from oelm.analysis.convergence import SeedCurves, convergence_of, validation_curves
 from oelm.analysis.evidence import Cell, Evidence, Measure, Row, format_value
 from oelm.analysis.power import reach_of
 from oelm.analysis.regime import explain_differences, find_regimes
@@ -29,8 +28,6 @@ from oelm.published.claims import contradictions_about, is_at_published_size, pu
 from oelm.record.folder import REGISTERED, SAMPLES, AttentionRecord, read_attention
 from oelm.record.registration import RegistrationRecord
 from oelm.record.test_split import SealedScore, SplitLooks, StudyLooks, looks_at, read_unsealed
-from oelm.report.budgets import equal_section, price_sections
-from oelm.report.content import content_section, regime_lines, why_section
 from oelm.report.figures import (
     Bar,
     Dot,
@@ -48,7 +45,14 @@ from oelm.report.figures import (
     gather_curve,
 )
 from oelm.report.render import Answer, Column, Document, Figure, Folded, Line, Remark, Section, Table
-from oelm.report.scaling import scaling_sections
+from oelm.report.sections import (
+    content_section,
+    equal_section,
+    price_sections,
+    regime_lines,
+    scaling_sections,
+    why_section,
+)
 from oelm.report.tables import (
     ablation_table,
     convergence_table,

@@ -9,9 +9,8 @@ from urllib.parse import quote
 
 from oelm.analysis.ablation import Ablation, AblationStep
 from oelm.analysis.bootstrap import Noise
-from oelm.analysis.budgets import Saving
+from oelm.analysis.budgets import Convergence, Saving
 from oelm.analysis.compare import Comparison, Gap, Ignored
-from oelm.analysis.convergence import Convergence
 from oelm.analysis.evidence import Cell, Evidence, Row, format_value
 from oelm.analysis.statistics import is_marked
 from oelm.analysis.tuning import Sensitivity

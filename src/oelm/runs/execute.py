@@ -57,7 +57,7 @@ from oelm.record.record import (
     utc_now,
 )
 from oelm.runs.lock import hold_lock
-from oelm.runs.memory import refuse_too_large, warn_of_memory, warn_of_vocabulary
+from oelm.runs.resolve import refuse_too_large, warn_of_memory, warn_of_vocabulary
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import ContinueSpec, RunSpec, branches_off, fingerprint
 from oelm.spec.train import Precision, epochs_ended

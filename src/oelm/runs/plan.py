@@ -25,13 +25,12 @@ import platformdirs
 import torch
 from torch import Tensor, nn
 
-from oelm.checksums import add_checksum, parse_checked
 from oelm.data import probes
 from oelm.data.labelled import LABELLED_CORPORA
 from oelm.data.meta import META, read_meta
 from oelm.data.prepare import default_directory
 from oelm.errors import OelmError
-from oelm.files import sha256_of, write_atomically
+from oelm.files import add_checksum, digest, parse_checked, sha256_of, write_atomically
 from oelm.method.schedule import multipliers
 from oelm.models import apply as surgery
 from oelm.models.build import build, named_shape
@@ -41,14 +40,13 @@ from oelm.record.record import cpu_model
 from oelm.record.stages import StageName
 from oelm.runs.board import Board, BoardEntry
 from oelm.runs.execute import matmul_peak
-from oelm.runs.memory import free_memory, memory_of_step, warn_of_vocabulary
+from oelm.runs.resolve import free_memory, memory_of_step, warn_of_vocabulary
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import InitSpec
 from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, ModelSpec
 from oelm.spec.run import NUMERICS, RunSpec, branches_off, fingerprint
 from oelm.spec.study import Study
 from oelm.spec.train import TrainSpec, steps_of
-from oelm.spec.value import digest
 from oelm.train.device import autocast, keep_large_blocks, resolve_precision
 from oelm.train.optimizer import Optimizer
 

@@ -21,11 +21,19 @@ from oelm.console import Console
 from oelm.errors import RunFailed, RunLocked, UsageError
 from oelm.record.folder import JobRecord, RunFolder, read_cancelled
 from oelm.record.record import RunRecord
-from oelm.runs.board import Board, BoardEntry, cancelled_runs, check_counts, run_directory_of, withdraw_cancellation
+from oelm.runs.board import (
+    ASK_SECONDS,
+    Board,
+    BoardEntry,
+    cancelled_runs,
+    check_counts,
+    run_directory_of,
+    slurm,
+    withdraw_cancellation,
+)
 from oelm.runs.display import describe_result, explain_failure, live_display
 from oelm.runs.local import Child, start_run
 from oelm.runs.lock import SILENCE_SECONDS, ask_to_stop, hold_lock, read_holder
-from oelm.runs.slurm_queue import ASK_SECONDS, slurm
 from oelm.spec.run import RunSpec, SlurmSpec, declared_fingerprint
 
 

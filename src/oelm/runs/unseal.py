@@ -13,12 +13,11 @@ from pathlib import Path
 
 import torch
 
-from oelm.checksums import add_checksum
 from oelm.data.meta import SplitMeta, read_meta
 from oelm.data.prepare import default_directory
 from oelm.data.tokens import Opening, open_seal, open_tokens, refuse_opened, sealed_split, with_sealed_as_test
 from oelm.errors import BadData, CheckpointError, Sealed
-from oelm.files import write_once
+from oelm.files import add_checksum, write_once
 from oelm.record.folder import UNSEALED, RunFolder
 from oelm.record.record import RunRecord, has_source_changes, source_commit, utc_now
 from oelm.record.registration import RegistrationRecord, read_registration, refuse_changed

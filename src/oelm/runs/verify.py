@@ -1,6 +1,6 @@
 """Check every file of a run, a study, prepared data or an archive against its checksum, and repair a copy.
 
-The checks are those that every reader does (checksums.py); here they are done for all files at once, and damage is
+The checks are those that every reader does (files.py); here they are done for all files at once, and damage is
 listed instead of raised. A file is
 
     intact        it is what was written;
@@ -22,11 +22,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from oelm.checksums import has_checksum, strip_checksum
 from oelm.data.meta import META, read_meta
 from oelm.data.tokenizer import TOKENIZER, load_tokenizer
 from oelm.errors import CheckpointError, OelmError, UsageError
-from oelm.files import sha256_of
+from oelm.files import has_checksum, sha256_of, strip_checksum
 from oelm.record.archive import ARCHIVE, read_files
 from oelm.record.folder import (
     ATTENTION,

@@ -17,11 +17,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from oelm.files import digest
 from oelm.spec.data import AnyDataSpec, DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec, ScheduleSpec
 from oelm.spec.model import HuggingFaceSpec, ModelSpec
 from oelm.spec.train import Precision, TrackerName, TrainSpec
-from oelm.spec.value import Name, NoEffect, Spec, digest
+from oelm.spec.value import Name, NoEffect, Spec
 
 NUMERICS = 1
 """Version of the numbers. It is raised by hand when a fix changes results, so that earlier runs are not mistaken for

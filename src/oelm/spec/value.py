@@ -11,8 +11,6 @@ The words for the identity of a run:
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -163,9 +161,3 @@ def _explain(wrong: list[ErrorDetails]) -> str:
     kind, found = wrong[0]["type"], wrong[0]["input"]
     is_complete = kind in ("value_error", "missing") or not isinstance(found, str | int | float | None)
     return should if is_complete else f"{should}, found {found!r}"
-
-
-def digest(value: Any) -> str:
-    """Return the SHA-256 of plain JSON data, taken over its canonical text."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -17,8 +17,7 @@ from oelm.data.prepare import default_directory, find_or_prepare
 from oelm.data.tokenizer import GPT2_SHA256, TOKENIZER, Tokenizer, load_tokenizer
 from oelm.data.tokens import FILES, TokenData, TrainingBatches, evaluation_batches, open_tokens
 from oelm.errors import BadData, NotCarriedOut, OelmError
-from oelm.models.generate import generate_tokens
-from oelm.models.gpt import GPT
+from oelm.models.gpt import GPT, generate_tokens
 from oelm.models.heads import attention_summary, logit_variances
 from oelm.models.loss import token_cross_entropy
 from oelm.record.folder import LogitVarianceRecord, TestLossesRecord, TokenLosses, WindowLossesRecord

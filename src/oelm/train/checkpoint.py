@@ -25,9 +25,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
-from oelm.checksums import add_checksum, has_checksum, strip_checksum
 from oelm.errors import CheckpointError, Damaged
-from oelm.files import sha256_of, write_atomically
+from oelm.files import add_checksum, has_checksum, sha256_of, strip_checksum, write_atomically
 
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 

@@ -13,8 +13,7 @@ from oelm.method.projection import Architecture
 from oelm.models.families.huggingface import FAMILIES, REFUSED
 from oelm.models.families.layered import model_type
 from oelm.models.families.named import NamedFamily
-from oelm.models.families.own_gpt import OwnGPT
-from oelm.models.families.torch_attention import TorchAttention
+from oelm.models.families.plain_torch import OwnGPT, TorchAttention
 from oelm.spec.method import NamesSpec
 
 ENTRY_POINTS = "oelm.architectures"

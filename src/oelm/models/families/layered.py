@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from torch import nn
 
 from oelm.errors import BadShape, NotCarriedOut
-from oelm.method.checks import refuse_features
+from oelm.method.freeze import refuse_features
 from oelm.method.projection import Architecture, Projection
 from oelm.method.repair import FoldedRepair, QueryBias
 from oelm.method.split import ComputedCoordinates, Fused, SplitModule, narrow_norm
