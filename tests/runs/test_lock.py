@@ -283,3 +283,17 @@ def test_a_run_below_its_launcher_is_asked_itself(tmp_path):
         time.sleep(0.05)
     ask_to_stop(tmp_path, launcher.pid)
     assert launcher.wait(30) == 256 - signal.SIGTERM  # what it makes of its child's end: it was not asked itself
+
+
+def test_the_next_holder_removes_whatever_a_killed_one_was_writing(tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    mine = tmp_path / "tokenizer" / "tokenizer.json"
+    mine.write_text("{}")
+    (tmp_path / "record.json").write_text("{}")
+    names = (".record.json.x1", ".latest.pt.123", ".best.pt.123", "tokenizer/.tokenizer.json.x1")
+    for name in names:
+        (tmp_path / name).write_text("half")
+    folder = RunFolder(tmp_path)
+    assert list(folder.hash_files()) == ["tokenizer/tokenizer.json"]
+    folder.remove_leftovers()
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["record.json", "tokenizer.json"]
