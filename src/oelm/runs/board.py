@@ -35,7 +35,7 @@ from oelm.record.folder import (
     run_directory,
     write_cancelled,
 )
-from oelm.record.record import RunRecord, utc_now
+from oelm.record.record import RunRecord, refuse_link, utc_now
 from oelm.record.registration import is_registrable, register_study
 from oelm.record.stages import CHOICE, Stage, index_by_key, is_settled, sort_by_precedence, stage_of
 from oelm.runs.lock import Lock, hold_lock, read_dead_lock, read_holder
@@ -336,6 +336,10 @@ class Board:
 
 
 def _look_up(run: RunSpec, directory: Path, slurm: SlurmQueue) -> BoardEntry:
+    try:
+        refuse_link(directory)
+    except BadRecord as error:
+        return BoardEntry(run, directory, trouble=str(error))
     claim = read_holder(directory)  # before the record: a run that ends in between has then written its last one
     job = slurm.of(directory)
     if not RunFolder(directory).has_record():
