@@ -297,3 +297,26 @@ def test_the_next_holder_removes_whatever_a_killed_one_was_writing(tmp_path):
     assert list(folder.hash_files()) == ["tokenizer/tokenizer.json"]
     folder.remove_leftovers()
     assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["record.json", "tokenizer.json"]
+
+
+def test_the_lock_of_another_user_whose_processes_are_hidden_lives_while_it_is_touched(
+    tmp_path, monkeypatch, short_watch
+):
+    """As on clusters that mount /proc with hidepid: the process exists, and /proc does not show it."""
+    hidden = 2**22 + 1  # above the highest process number
+
+    def kill(pid, _signal):
+        raise PermissionError if pid == hidden else ProcessLookupError
+
+    path = elsewhere(tmp_path)
+    own = {"host": socket.gethostname(), "place": module._place(), "pid": hidden, "ticks": 5}
+    path.write_text(json.dumps(json.loads(path.read_text()) | own))
+    assert read_holder(tmp_path) is None  # there is no such process
+    monkeypatch.setattr(module.os, "kill", kill)
+    assert read_holder(tmp_path) is not None
+    with pytest.raises(RunLocked), hold_lock(tmp_path):
+        pass
+    os.utime(path, (0, 0))
+    assert read_holder(tmp_path) is None
+    with hold_lock(tmp_path) as mine:
+        assert mine.path.name == "claim.2"

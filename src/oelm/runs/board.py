@@ -25,6 +25,7 @@ from oelm.files import write_atomically
 from oelm.record.folder import (
     CHECKPOINTS,
     CLAIM,
+    LOOKS,
     PREDICTION,
     RECORD,
     RunFolder,
@@ -91,6 +92,9 @@ def _link_checkpoints(source: str, target: str) -> None:
 
 
 def _link(source: str, target: str) -> None:
+    if Path(source).name == LOOKS:  # lines are added to it: a look at this run would count for the other as well
+        shutil.copy2(source, target)
+        return
     try:
         os.link(source, target)
     except OSError:
