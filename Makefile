@@ -7,7 +7,7 @@ comma := ,
 
 RESULTS := docs/results/performance
 
-.PHONY: demo docs first-steps test test-programs test-slow test-fuzz test-faults test-faults-long test-slurm bench bench-step bench-growth bench-methods bench-load reports lint types imports check clean
+.PHONY: demo docs first-steps test test-programs test-slow test-fuzz test-faults test-faults-long test-slurm bench bench-step bench-growth bench-methods bench-load reports lint types imports check audit clean
 
 demo: $(READY)
 	$(BIN)/oelm demo
@@ -101,6 +101,12 @@ imports: $(READY)
 	$(BIN)/lint-imports
 
 check: lint types imports
+
+# Our dependencies against the list of known vulnerabilities. It needs the network, and fails if a package could not be
+# looked up. tests/test_dependencies.py checks the licences.
+audit:
+	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet pip-audit; }
+	build/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "oelm needs Python 3.11 or later; say make PYTHON=python3.11")'

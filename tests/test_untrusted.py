@@ -16,10 +16,13 @@ from pydantic import ValidationError
 from oelm.cli import dispatch
 from oelm.console import Console
 from oelm.errors import BadRecord
-from oelm.record.folder import METRICS, RunFolder, write_study
-from oelm.record.keep import light_files
+from oelm.record.folder import METRICS, RunFolder, find_records, run_directory, write_study
+from oelm.record.keep import keep_archived, light_files
 from oelm.record.record import commit_of, is_dirty
+from oelm.runs.board import Board
 from oelm.runs.board import _copy_run as copy_run
+from oelm.runs.execute import execute
+from oelm.runs.resolve import resolve
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.run import RunSpec, SlurmSpec
 from oelm.spec.study import Arm, Study
@@ -195,3 +198,36 @@ def test_a_link_is_not_adopted_with_a_run(tmp_path, write_run, study):
     copy_run(source, tmp_path / "copy", shutil.copy2)
     assert (tmp_path / "copy" / METRICS).is_file()
     assert not (tmp_path / "copy" / "training.log").exists()
+
+
+def test_a_run_is_not_written_through_a_linked_folder(tmp_path, study, tiny_run):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "tokenizer.json").write_text("precious")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "tokenizer").symlink_to(outside)
+    with pytest.raises(BadRecord, match="symbolic link"):
+        execute(*resolve(tiny_run(steps=2)), folder, quiet=True)
+    assert [path.read_text() for path in outside.iterdir()] == ["precious"]
+
+    root = tmp_path / "runs" / study.name
+    root.mkdir(parents=True)
+    first, *others = study.runs()
+    bound = first.model_copy(update={"data": first.data.model_copy(update={"checksum": "c0ffee"})})
+    run_directory(root, bound).symlink_to(outside)
+    board = Board(study, root, bind=lambda run: run.model_copy(update={"data": bound.data}))
+    states = {entry.name: entry for entry in board.entries}
+    assert "symbolic link" in states[f"{first.arm}, seed {first.seed}"].trouble
+    assert [entry.state for entry in board.entries] == ["failed"] + ["waiting"] * len(others)
+    assert len(list(outside.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["choice.json", "prediction.json", "registered.json"])
+def test_a_linked_file_is_not_copied_into_an_archive(name, tmp_path, study, write_run):
+    root = write_run(study.runs()[0]).parent
+    (tmp_path / "secret").write_text("{}")
+    (root / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(BadRecord):
+        keep_archived(study, root, find_records(root)[0], tmp_path / "kept")
+    assert not [path for path in tmp_path.glob("kept/*") if path.name == name]

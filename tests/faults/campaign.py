@@ -27,6 +27,7 @@ import torch
 from oelm.cli import dispatch
 from oelm.errors import CheckpointError, RunLocked
 from oelm.files import parse_checked, sha256_of, strip_checksum
+from oelm.record import folder as record_folder
 from oelm.runs import lock
 from oelm.runs.execute import execute
 from oelm.runs.lock import hold_lock
@@ -204,6 +205,7 @@ class Campaign:
             lock._place = lambda: "another kernel/another container"
             lock.socket.gethostname = lambda: "elsewhere"  # type: ignore[assignment]
             lock.SILENCE_SECONDS, lock.WATCH_SECONDS = 0.0, 0.05
+            record_folder.is_open_elsewhere = lambda _: False  # /proc there does not show the files of the holder
 
         try:
             if wait(start(self.spec, folder, elsewhere)) != 0:

@@ -17,6 +17,7 @@ def states(board):
 
 def test_a_run_that_another_study_completed_is_not_run_again(study, tmp_path, write_run):
     done = write_run(study.runs()[0])
+    (done / "test_looks.jsonl").touch()
     write_run(study.runs()[1], status="interrupted", result=None)
     other = Study(**{**study.__dict__, "name": "other"})
     board = Board(other, tmp_path / "other", bind=bound)
@@ -24,6 +25,8 @@ def test_a_run_that_another_study_completed_is_not_run_again(study, tmp_path, wr
     (adopted,) = (tmp_path / "other").iterdir()
     assert read_record(adopted) == read_record(done)
     assert (adopted / "metrics.jsonl").stat().st_ino == (done / "metrics.jsonl").stat().st_ino
+    # A later look at one of the two is not a look at the other.
+    assert (adopted / "test_looks.jsonl").stat().st_ino != (done / "test_looks.jsonl").stat().st_ino
 
 
 def test_who_only_looks_adopts_nothing(study, tmp_path, write_run):

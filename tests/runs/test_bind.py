@@ -1,11 +1,13 @@
 """Runs bound to what they read: data, and the weights of models that lie in a directory."""
 
+import os
+
 import pytest
 from safetensors.torch import load_file, save_file
 
 from oelm.errors import BadData
 from oelm.models.build import build
-from oelm.runs.resolve import resolve
+from oelm.runs.resolve import refuse_changed_model, resolve
 from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import fingerprint, in_precision_of, undo_resolve
 from oelm.spec.study import replace_fields
@@ -68,3 +70,20 @@ def test_a_run_of_auto_precision_is_continued_in_the_one_it_began_in(reviewing, 
     assert in_precision_of(plain, begun) == plain
     # One that was declared in a precision says nothing about others.
     assert in_precision_of(run, replace_fields(plain, {"train.precision": "bf16"})) == run
+
+
+def test_the_list_of_shards_is_part_of_the_weights(reviewing, model, tmp_path):
+    run = reviewing("oelm-from-current", model)
+    before = fingerprint(resolve(run).spec)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    assert fingerprint(resolve(run).spec) != before
+
+
+def test_weights_that_change_between_their_check_and_their_use_are_refused(reviewing, model, tmp_path):
+    run = resolve(reviewing("oelm-from-current", model)).spec
+    refuse_changed_model(run.model)
+    state = (tmp_path / "model.safetensors").stat()
+    changed(tmp_path)
+    os.utime(tmp_path / "model.safetensors", ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(BadData, match="Restore the files"):
+        refuse_changed_model(run.model)

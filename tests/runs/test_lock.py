@@ -283,3 +283,40 @@ def test_a_run_below_its_launcher_is_asked_itself(tmp_path):
         time.sleep(0.05)
     ask_to_stop(tmp_path, launcher.pid)
     assert launcher.wait(30) == 256 - signal.SIGTERM  # what it makes of its child's end: it was not asked itself
+
+
+def test_the_next_holder_removes_whatever_a_killed_one_was_writing(tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    mine = tmp_path / "tokenizer" / "tokenizer.json"
+    mine.write_text("{}")
+    (tmp_path / "record.json").write_text("{}")
+    names = (".record.json.x1", ".latest.pt.123", ".best.pt.123", "tokenizer/.tokenizer.json.x1")
+    for name in names:
+        (tmp_path / name).write_text("half")
+    folder = RunFolder(tmp_path)
+    assert list(folder.hash_files()) == ["tokenizer/tokenizer.json"]
+    folder.remove_leftovers()
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["record.json", "tokenizer.json"]
+
+
+def test_the_lock_of_another_user_whose_processes_are_hidden_lives_while_it_is_touched(
+    tmp_path, monkeypatch, short_watch
+):
+    """As on clusters that mount /proc with hidepid: the process exists, and /proc does not show it."""
+    hidden = 2**22 + 1  # above the highest process number
+
+    def kill(pid, _signal):
+        raise PermissionError if pid == hidden else ProcessLookupError
+
+    path = elsewhere(tmp_path)
+    own = {"host": socket.gethostname(), "place": module._place(), "pid": hidden, "ticks": 5}
+    path.write_text(json.dumps(json.loads(path.read_text()) | own))
+    assert read_holder(tmp_path) is None  # there is no such process
+    monkeypatch.setattr(module.os, "kill", kill)
+    assert read_holder(tmp_path) is not None
+    with pytest.raises(RunLocked), hold_lock(tmp_path):
+        pass
+    os.utime(path, (0, 0))
+    assert read_holder(tmp_path) is None
+    with hold_lock(tmp_path) as mine:
+        assert mine.path.name == "claim.2"

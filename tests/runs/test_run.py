@@ -5,6 +5,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from oelm.errors import BadData, OelmError, RunFailed, RunLocked, UsageError
+from oelm.errors import BadData, BadRecord, OelmError, RunFailed, RunLocked, UsageError
 from oelm.files import parse_checked
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
-from oelm.record.folder import read_attention, read_metrics, read_record
+from oelm.record.folder import RunFolder, read_attention, read_metrics, read_record
 from oelm.runs import lock
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
@@ -405,3 +406,49 @@ def test_restoring_a_run_uses_its_seeds(tiny_run, tmp_path):
     run = tiny_run("oelm-freeze", steps=2).model_copy(update={"draw_seed": 9, "init_seed": 8})
     carried_out(run, tmp_path)
     assert surgery.verify_frozen(load_run(tmp_path).model) == read_record(tmp_path).frozen_hashes
+
+
+def test_a_token_file_that_changes_during_training_ends_the_run_and_its_weights_are_not_saved(
+    tiny_run, tiny_data, tmp_path
+):
+    """Tokens are mapped into memory, so training would go on with whatever the file holds now."""
+    folder = tmp_path / "data"
+    shutil.copytree(tiny_data, folder)
+    run = tiny_run("oelm-freeze", steps=12, eval_every=4, checkpoint_every=3)
+    run = run.model_copy(update={"data": run.data.model_copy(update={"directory": folder})})
+    whole = execute(*resolve(run), tmp_path / "whole", quiet=True)
+    content = (folder / "train.bin").read_bytes()
+
+    class Changing(Checkpoints):
+        def save(self, *state):
+            super().save(*state)
+            with (folder / "train.bin").open("r+b") as file:
+                file.write(content[2000:4000])
+
+    with pytest.raises(BadData, match=r"train\.bin has changed since it was opened"):
+        execute(*resolve(run), tmp_path / "run", quiet=True, make_checkpoints=Changing)
+    assert read_record(tmp_path / "run").status == "failed"
+    (folder / "train.bin").write_bytes(content)
+    again = execute(*resolve(run), tmp_path / "run", quiet=True)
+    assert again.result.test_loss == whole.result.test_loss
+    assert curve(tmp_path / "run") == curve(tmp_path / "whole")
+
+
+def test_a_file_that_the_record_lists_is_missed_and_that_of_another_run_is_refused(tiny_run, tmp_path):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder, method in zip(folders, ("oelm-freeze", "baseline"), strict=True):
+        execute(*resolve(tiny_run(method, steps=4)), folder, quiet=True)
+    own, other = map(RunFolder, folders)
+    readers = {
+        "test_losses.json": own.read_test_losses,
+        "window_losses.json": own.read_window_losses,
+        "logit_variance.json": own.read_logit_variance,
+    }
+    for name, read in readers.items():
+        assert read() is not None
+        shutil.copy2(other.path / name, own.path / name)  # whole, with a checksum that is right
+        with pytest.raises(BadRecord, match="is not as the run left it"):
+            read()
+        (own.path / name).unlink()
+        with pytest.raises(BadRecord, match="is missing, although the record lists it"):
+            read()

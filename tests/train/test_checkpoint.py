@@ -92,3 +92,22 @@ def test_folders_of_like_names_are_not_taken_for_leftovers(tmp_path):
     Checkpoints(tmp_path, "abc").write("emacs", nn.Linear(2, 2), {"progress": {"step": 1}})
     assert (tmp_path / ".emacs.d").is_dir()
     assert not (tmp_path / ".emacs.4711").exists()
+
+
+def test_a_late_process_moves_nothing_where_folders_cannot_be_exchanged(saved, monkeypatch):
+    """As on NFS. The next holder of the lock has removed what a suspended process had written aside."""
+    monkeypatch.setattr(module, "_exchange", lambda one, other: False)  # noqa: ARG005
+    saved.save(nn.Linear(2, 2), {}, {"progress": {"step": 3}})
+    assert saved.load()[0].state["progress"]["step"] == 3
+    latest = saved.directory / "latest"
+
+    class Vanishing(type(latest)):
+        """A folder that is removed between the last look and its rename."""
+
+        def stat(self, **_):
+            return latest.stat()
+
+    for fresh in (saved.directory / ".latest.7", Vanishing(saved.directory / ".latest.7")):
+        with pytest.raises(FileNotFoundError):
+            saved._put(fresh, latest, saved.directory / "previous")
+        assert read_checkpoint(latest).state["progress"]["step"] == 3

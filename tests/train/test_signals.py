@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from oelm.train import loop as module
 from oelm.train.loop import catch_signals
 
 
@@ -31,3 +32,13 @@ def test_the_handlers_are_put_back():
     with catch_signals():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_repeated_after_a_while_ends_even_a_call_that_is_repeated_for_ever(number, monkeypatch):
+    with pytest.raises(KeyboardInterrupt), catch_signals() as stop:
+        signal.raise_signal(number)
+        signal.raise_signal(number)  # soon: nothing
+        assert stop.signal == signal.Signals(number).name
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+        signal.raise_signal(number)

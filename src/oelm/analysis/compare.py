@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,12 +106,14 @@ def _check_declared(
     study: Study, runs: Sequence[RunSpec], arms: Mapping[str, Arm], evidence: Sequence[Evidence]
 ) -> Iterator[str]:
     """Check that each run of an arm has the values that the arm declares or was tuned to."""
-    expected = {(run.arm, cell_of(study, run)): list_meaning(run) for run in reversed(runs)}
+    expected = {(run.arm, cell_of(study, run)): run for run in reversed(runs)}
     by_arm = {arm: meant for (arm, _), meant in expected.items()}
     for item in evidence:
         meant = expected.get((item.arm, cell_of(study, item.spec))) or by_arm.get(item.arm)
+        if meant is None:
+            continue
         own = (*declared_by(arms[item.arm]), *study.tuned)
-        for field, (found, wanted) in differing_fields(list_meaning(item.spec), meant).items() if meant else ():
+        for field, (found, wanted) in differing_fields(list_meaning(item.spec), list_meaning(meant)).items():
             if covers(own, field) and not covers(study.varied, field):
                 yield (
                     f"a run of {item.arm!r} has {field} {format_value(found)}, but this study's arm of that name "
@@ -123,10 +126,15 @@ def _check_undeclared(
 ) -> Iterator[str]:
     """Check that every other field has the same value in all runs whose arm does not declare it."""
     by_field: dict[str, list[tuple[Evidence, Any]]] = {}
+
+    @cache
+    def may_vary(arm: str, field: str) -> bool:
+        own = (*declared_by(arms[arm]), *study.varied, *study.tuned, "seed")
+        return field == PRECISION or covers(own, field)  # the precision that was used is checked instead
+
     for item in sorted(evidence, key=lambda item: item.arm != study.reference):
-        own = (*declared_by(arms[item.arm]), *study.varied, *study.tuned, "seed")
         for field, value in list_meaning(item.spec).items():
-            if field != PRECISION and not covers(own, field):  # the precision that was used is checked instead
+            if not may_vary(item.arm, field):
                 by_field.setdefault(field, []).append((item, value))
     why = ", which no study declares" if gathered else ", which this study does not declare"
     for field, values in by_field.items():

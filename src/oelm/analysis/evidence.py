@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -34,9 +35,9 @@ from oelm.errors import BadRecord
 from oelm.record.record import DataRecord, ParametersRecord, ResultRecord, RunRecord, perplexity
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec, undo_resolve
+from oelm.spec.run import RunSpec, declared_fingerprint, undo_resolve
 from oelm.spec.study import Study
-from oelm.spec.value import NoEffect, Spec
+from oelm.spec.value import NoEffect, Spec, remember
 
 MACHINE = ("device", "cores", "platform", "torch")
 """Fields of the environment that change speed and memory: these are compared only between runs that agree in all."""
@@ -77,14 +78,16 @@ def format_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def list_meaning(run: RunSpec) -> dict[str, Any]:
+@remember
+def list_meaning(run: RunSpec) -> Mapping[str, Any]:
     """Return dotted field -> value for every field that can change a run's numbers, without checksums.
 
     Unlike `Spec.meaning`, which is made for hashing, it includes fields at their default, so that a message about a
     difference can show both values.
     """
-    fields = dict(_list_fields(undo_resolve(run)))
-    return {field: value for field, value in fields.items() if field not in (BOUND_LATER, WEIGHTS)}
+    declared = undo_resolve(run)
+    fields = dict(_list_fields(declared, declared.model_dump(mode="json")))
+    return {sys.intern(field): value for field, value in fields.items() if field not in (BOUND_LATER, WEIGHTS)}
 
 
 def bytes_of(run: RunSpec) -> dict[str, str | None]:
@@ -93,14 +96,13 @@ def bytes_of(run: RunSpec) -> dict[str, str | None]:
     return {BOUND_LATER: run.data.checksum, **weights}
 
 
-def _list_fields(spec: Spec, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    plain = spec.model_dump(mode="json")
+def _list_fields(spec: Spec, plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, field in type(spec).model_fields.items():
         value = getattr(spec, name)
         if _NO_EFFECT in field.metadata:
             continue
         if isinstance(value, Spec):
-            yield from _list_fields(value, f"{prefix}{name}.")
+            yield from _list_fields(value, plain[name], f"{prefix}{name}.")
         elif isinstance(value, dict) and value:
             yield from ((f"{prefix}{name}.{key}", inner) for key, inner in plain[name].items())
         else:
@@ -109,6 +111,8 @@ def _list_fields(spec: Spec, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def differing_fields(one: Mapping[str, Any], other: Mapping[str, Any]) -> Differences:
     """Return the fields in which two meanings differ."""
+    if one == other:  # almost always, and quickly found
+        return {}
     return {
         field: (one.get(field), other.get(field)) for field in {**one, **other} if one.get(field) != other.get(field)
     }
@@ -116,14 +120,13 @@ def differing_fields(one: Mapping[str, Any], other: Mapping[str, Any]) -> Differ
 
 def find_departure(runs: Sequence[RunSpec]) -> Callable[[RunSpec], Differences]:
     """Return a function that lists where a run differs from the most similar of `runs` (empty: it is one of them)."""
-    known = [list_meaning(run) for run in runs]
-    texts = {json.dumps(fields, sort_keys=True) for fields in known}
+    known = {declared_fingerprint(run) for run in runs}
 
     def departure(spec: RunSpec) -> Differences:
-        own = list_meaning(spec)
-        if json.dumps(own, sort_keys=True) in texts:  # almost every run; comparing each with all others takes minutes
+        if declared_fingerprint(spec) in known:  # almost every run; comparing each with all others takes minutes
             return {}
-        candidates = (differing_fields(own, other) for other in known)
+        own = list_meaning(spec)
+        candidates = (differing_fields(own, list_meaning(run)) for run in runs)
         return min(candidates, key=len, default={"study": ("this run", "no run at all")})
 
     return departure

@@ -75,6 +75,9 @@ class EncodedExamples:
     checksum: str
     notes: tuple[str, ...]
 
+    def refuse_changes(self) -> None:
+        """Do nothing: all texts are in memory."""
+
     @property
     def num_tokens(self) -> dict[str, int]:
         """The number of tokens by split, without padding."""

@@ -53,10 +53,23 @@ class TokenData:
                 f"{self.directory} has no {name} tokens, only {', '.join(self.splits)}. Prepare the corpus with `oelm "
                 f"prepare`, which makes all three splits, or add {name}.bin."
             )
+        self._require_opened(name)
         file = self.files[name]
-        if _scan(file).sha256 != self.sha256[name]:
-            raise BadData(f"{file} has changed since it was opened. Restore it, or start again.")
         return _load_array(file) if file.suffix == ".npy" else np.memmap(file, dtype=np.uint16, mode="r")
+
+    def refuse_changes(self) -> None:
+        """Raise BadData if a file is not the one that was opened: mapped memory would show what it holds now."""
+        for name in self.files:
+            self._require_opened(name)
+
+    def _require_opened(self, name: Split) -> None:
+        file = self.files[name]
+        try:
+            is_same = _scan(file).sha256 == self.sha256[name]
+        except OSError as error:
+            raise BadData(f"{file} cannot be read any more: {error.strerror}. Restore it.") from error
+        if not is_same:
+            raise BadData(f"{file} has changed since it was opened. Restore it, or start again.")
 
     def num_tokens(self, name: Split) -> int:
         """Return the length of a split; 0 if a bare layout does not have it."""

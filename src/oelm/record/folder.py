@@ -71,6 +71,8 @@ CANCELLED = "cancelled.json"
 """The runs of a study that no runner may start or continue until a runner is called for them again."""
 _WRITTEN_BY_HOLDER = (RECORD, METRICS, ATTENTION, SAMPLES, TIMING, TEST_LOSSES, WINDOW_LOSSES, LOGIT_VARIANCE, LOG)
 """Files that only the process with the run's lock writes, so that their temporary files belong to it, too."""
+PUBLISHED = ("best.pt", "latest.pt")
+"""Checkpoints in the published layout, which the published command lines keep: see published/checkpoints.py."""
 LISTED = _WRITTEN_BY_HOLDER[1:]
 """Files whose sha256 the record lists when the run has ended."""
 _TAIL = 1 << 15
@@ -324,7 +326,7 @@ class RunFolder:
 
     def hash_files(self) -> dict[str, str]:
         """Return the sha256 of every other file that the run has written, for its record."""
-        own = [f"{TOKENIZER}/{path.name}" for path in sorted(self.tokenizer.glob("*"))]
+        own = [f"{TOKENIZER}/{path.name}" for path in sorted(self.tokenizer.glob("[!.]*"))]
         return {name: sha256_of(self.path / name) for name in (*LISTED, *own) if (self.path / name).is_file()}
 
     def read_spec(self) -> RunSpec:
@@ -438,8 +440,7 @@ class RunFolder:
 
     def read_logit_variance(self) -> LogitVarianceRecord | None:
         """Read the variances of the logits; None where there are none. Raise BadRecord for a damaged file."""
-        advice = "Restore it, or delete it."
-        return read_if_present(self.path / LOGIT_VARIANCE, LogitVarianceRecord, "variances of logits", advice)
+        return self._read_listed(LOGIT_VARIANCE, LogitVarianceRecord, "variances of logits")
 
     def write_test_losses(self, losses: TestLossesRecord) -> None:
         """Write the losses by document or example; nats to four decimals, which keeps the file small."""
@@ -448,8 +449,7 @@ class RunFolder:
 
     def read_test_losses(self) -> TestLossesRecord | None:
         """Read the losses by document or example; None where there are none. Raise BadRecord for a damaged file."""
-        advice = "Restore it, or delete it: only the noise of the evaluation set is lost."
-        return read_if_present(self.path / TEST_LOSSES, TestLossesRecord, "losses by document or example", advice)
+        return self._read_listed(TEST_LOSSES, TestLossesRecord, "losses by document or example")
 
     def write_window_losses(self, losses: WindowLossesRecord) -> None:
         """Write the losses by position; nats to four decimals, which keeps the file small."""
@@ -461,8 +461,7 @@ class RunFolder:
 
     def read_window_losses(self) -> WindowLossesRecord | None:
         """Read the losses by position; None where there are none. Raise BadRecord for a damaged file."""
-        advice = "Restore it, or delete it: only the losses by position and on repeats are lost."
-        return read_if_present(self.path / WINDOW_LOSSES, WindowLossesRecord, "losses by position", advice)
+        return self._read_listed(WINDOW_LOSSES, WindowLossesRecord, "losses by position")
 
     def write_samples(self, text: str) -> None:
         """Write outputs of the model for people to read."""
@@ -512,8 +511,9 @@ class RunFolder:
 
         A process that was suspended between its last check and the rename of such a file then fails to rename it.
         """
-        names = [f".{name}." for name in _WRITTEN_BY_HOLDER]
+        names = [f".{name}." for name in (*_WRITTEN_BY_HOLDER, *PUBLISHED)]
         leftovers = [path for path in self.path.iterdir() if path.name.startswith(tuple(names))]
+        leftovers += self.tokenizer.glob(".*")
         leftovers += [path for path in self.checkpoints.glob(".*.*") if path.suffix[1:].isdigit()]
         self.check()  # what was listed before this check belongs to no later holder
         for path in leftovers:
@@ -524,7 +524,7 @@ class RunFolder:
 
     def refuse_links(self) -> None:
         """Raise BadRecord if a file or folder that a run writes is a link: see `refuse_link`."""
-        for name in (*_WRITTEN_BY_HOLDER, LOG, ERRORS, LOOKS, CHECKPOINTS, "tensorboard"):
+        for name in (*_WRITTEN_BY_HOLDER, ERRORS, LOOKS, CHECKPOINTS, TOKENIZER, "tensorboard"):
             self._own(name)
 
     def _own(self, name: str) -> Path:
@@ -552,6 +552,15 @@ class RunFolder:
             raise BadRecord(problems[0])
         if complaints is not None:
             complaints += problems
+        return found
+
+    def _read_listed(self, name: str, kind: type[_LineType], content: str) -> _LineType | None:
+        """Read an optional file; raise BadRecord if it is damaged, or not the file that the record lists."""
+        advice = "Restore it; a copy by `oelm verify --repair` leaves it out and says so."
+        found = read_if_present(self.path / name, kind, content, advice)
+        if self._is_changed(name):
+            state = "is not as the run left it" if found else "is missing, although the record lists it"
+            raise BadRecord(f"{self.path / name} {state}. {advice}")
         return found
 
     def _is_changed(self, name: str) -> bool:

@@ -64,6 +64,7 @@ def light_files(root: Path, found: Iterable[tuple[Path, RunRecord]]) -> dict[str
                 refuse_link(directory / name)
                 files[f"{directory.name}/{name}"] = (directory / name).read_bytes()
     if (root / CHOICE).is_file():
+        refuse_link(root / CHOICE)
         files[CHOICE] = (root / CHOICE).read_bytes()
     return files
 
@@ -82,6 +83,8 @@ def _format(record: RunRecord) -> bytes:
 
 
 def _declare(study: AnyStudy, root: Path, target: Path) -> None:
+    for name in (REGISTERED, STUDY, UNSEALED, PREDICTION):
+        refuse_link(root / name)
     for name in (REGISTERED, STUDY, UNSEALED) if (root / REGISTERED).is_file() else ():
         if (root / name).is_file():  # the declaration at registration, whatever the study's file says now
             write_atomically(target / name, (root / name).read_bytes())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -118,8 +118,9 @@ def project_section(found: Sequence[Found], say: Say) -> Section:
 def timeline_section(studies: Sequence[tuple[Path, AnyStudy]], found: Sequence[Found], say: Say) -> Iterator[Section]:
     """List the days on which the runs of each study were made, the earliest study first."""
     entries = []
+    by_folder = _group_by_folder(found)
     for folder, study in studies:
-        own = [record for path, record in found if path.is_relative_to(folder)]
+        own = [record for _, record in by_folder.get(folder, ())]
         moments = [moment for record in own for moment in (record.started, record.finished)]
         days = sorted(moment[:10] for moment in moments if moment not in (None, UNKNOWN))
         if days:
@@ -128,6 +129,15 @@ def timeline_section(studies: Sequence[tuple[Path, AnyStudy]], found: Sequence[F
     if entries:
         ordered = tuple(remark for _, remark in sorted(entries, key=lambda item: item[0]))
         yield Section("timeline", say("heading_timeline"), remarks=ordered)
+
+
+def _group_by_folder(found: Iterable[Found]) -> dict[Path, list[Found]]:
+    """Return the runs at or below each folder."""
+    groups: dict[Path, list[Found]] = {}
+    for item in found:
+        for folder in (item[0], *item[0].parents):
+            groups.setdefault(folder, []).append(item)
+    return groups
 
 
 def files_section(say: Say) -> Section:
@@ -164,10 +174,7 @@ def read_archive(root: Path) -> Archive:
     found, bad = find_records(root)
     benches, spoiled = read_benches(root)
     timer, wrong = read_timer(root)
-    by_folder: dict[Path, list[Found]] = {}
-    for item in found:
-        for folder in item[0].parents:
-            by_folder.setdefault(folder, []).append(item)
+    by_folder = _group_by_folder(found)
     studies, comparisons, refused = [], [], []
     unreadable = [*map(str, bad), *spoiled, *wrong]
     for folder in study_folders(root):
@@ -337,8 +344,8 @@ def _format_claimed(run: PublishedRun) -> str:
 
 
 def _leftovers(archive: Archive, say: Say) -> Iterator[Section]:
-    folders = [folder for folder, _ in archive.studies]
-    loose = [path for path, _ in archive.found if not any(path.is_relative_to(folder) for folder in folders)]
+    folders = {folder for folder, _ in archive.studies}
+    loose = [path for path, _ in archive.found if folders.isdisjoint((path, *path.parents))]
     if loose:
         yield Section("loose", say("heading_loose"), (say("loose", count=len(loose)),))
     if archive.refused:

@@ -28,6 +28,7 @@ from oelm.files import add_checksum, write_atomically
 from oelm.record.folder import (
     CHECKPOINTS,
     CLAIM,
+    LOOKS,
     PREDICTION,
     RECORD,
     RunFolder,
@@ -38,7 +39,7 @@ from oelm.record.folder import (
     run_directory,
     write_cancelled,
 )
-from oelm.record.record import RunRecord, utc_now
+from oelm.record.record import RunRecord, refuse_link, utc_now
 from oelm.record.registration import is_registrable, register_study
 from oelm.record.stages import CHOICE, Stage, index_by_key, is_settled, sort_by_precedence, stage_of
 from oelm.runs.lock import Lock, hold_lock, read_dead_lock, read_holder
@@ -207,6 +208,9 @@ def _link_checkpoints(source: str, target: str) -> None:
 
 
 def _link(source: str, target: str) -> None:
+    if Path(source).name == LOOKS:  # lines are added to it: a look at this run would count for the other as well
+        shutil.copy2(source, target)
+        return
     try:
         os.link(source, target)
     except OSError:
@@ -452,6 +456,10 @@ class Board:
 
 
 def _look_up(run: RunSpec, directory: Path, slurm: SlurmQueue) -> BoardEntry:
+    try:
+        refuse_link(directory)
+    except BadRecord as error:
+        return BoardEntry(run, directory, trouble=str(error))
     claim = read_holder(directory)  # before the record: a run that ends in between has then written its last one
     job = slurm.of(directory)
     if not RunFolder(directory).has_record():

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
@@ -56,8 +57,8 @@ from oelm.record.record import (
     timing_stats,
     utc_now,
 )
-from oelm.runs.lock import hold_lock
-from oelm.runs.resolve import refuse_too_large, warn_of_memory, warn_of_vocabulary
+from oelm.runs.lock import Lock, hold_lock
+from oelm.runs.resolve import refuse_changed_model, refuse_too_large, warn_of_memory, warn_of_vocabulary
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import ContinueSpec, RunSpec, branches_off, fingerprint
 from oelm.spec.train import Precision, epochs_ended
@@ -511,9 +512,15 @@ def execute(
             recorder.write("running")
             checkpoints = make_checkpoints(folder.checkpoints, fingerprint(run), run.model_dump(mode="json"))
             if lock is not None:
-                checkpoints.check, checkpoints.owner = lock.check, lock.token
+                checkpoints.check, checkpoints.owner = partial(_check_inputs, lock, data), lock.token
             checkpoints.count_lines = folder.count_lines
             return _carry_out(run, data, recorder, checkpoints, stop, quiet=quiet)
+
+
+def _check_inputs(lock: Lock, data: Data) -> None:
+    """Raise an error if this process has lost its lock, or its data were changed: such weights are not saved."""
+    lock.check()
+    data.refuse_changes()
 
 
 @contextmanager
@@ -571,6 +578,7 @@ def _carry_out(
     recorder.data = task.data_record()
     refuse_too_large(run, recorder.data.vocab_size)
     model = task.build_model()
+    refuse_changed_model(run.model)
     audit = surgery.apply(model, run.method, seed=run.seed_of("draw"), scheduled=True)
     cost = _cost(model, run, task)
     recorder.parameters = ParametersRecord(

@@ -7,9 +7,9 @@ A lock whose holder is dead is not removed but succeeded: the next process makes
 the same dead lock cannot both follow it, and neither can delete the other's.
 
 On the machine and in the container of the holder its process is looked up by its number and by the clock tick at which
-it started, which setting the clock does not change. Elsewhere a lock is dead when it has not been touched for
-`SILENCE_SECONDS` by the clock of the file system, and is not touched while the next process watches it for
-`WATCH_SECONDS`: after a step of the clock a live holder touches it again.
+it started, which setting the clock does not change. Elsewhere, and where processes of other users are hidden, a lock is
+dead when it has not been touched for `SILENCE_SECONDS` by the clock of the file system, and is not touched while the
+next process watches it for `WATCH_SECONDS`: after a step of the clock a live holder touches it again.
 
 A holder that was suspended may have been succeeded. So it calls `Lock.check` before every write, and stops.
 """
@@ -61,13 +61,18 @@ class Lock(Record):
 
     @property
     def is_here(self) -> bool:
-        """Whether this process can see the holder, if it is alive."""
+        """Whether the holder is, or was, a process of this machine and this container."""
         return self.place == _place()
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether this process can see the holder, if it is alive."""
+        return self.is_here and not _is_hidden(self.pid)
 
     @property
     def is_live(self) -> bool:
         """Whether the holder is still running, as far as one look can tell."""
-        if self.is_here:
+        if self.is_visible:
             return self._is_running()
         if self.host == socket.gethostname() and self._boot != _place().partition("/")[0]:
             return False  # this machine has been rebooted since
@@ -133,7 +138,7 @@ def read_holder(directory: Path) -> Lock | None:
 def read_dead_lock(directory: Path) -> Lock | None:
     """Return the lock that a process of this machine left when it was killed; None if there is none."""
     lock = _newest(directory)
-    return lock if lock and lock.is_here and not lock.is_live else None
+    return lock if lock and lock.is_visible and not lock.is_live else None
 
 
 def find_locks_here(runs: Path) -> list[Lock]:
@@ -166,7 +171,7 @@ def hold_lock(directory: Path, *, threads: int = 1, device: str = "cpu") -> Iter
 
 def _take(directory: Path, threads: int, device: str) -> Lock:
     before = _newest(directory)
-    if before is not None and (before.is_live or (not before.is_here and _is_touched(before.path))):
+    if before is not None and (before.is_live or (not before.is_visible and _is_touched(before.path))):
         raise RunLocked(
             f"Another live process ({before.pid} on {before.host}) is working in {directory}. "
             "Wait for it, stop it, or use another folder."
@@ -288,6 +293,19 @@ def _start_ticks(pid: int) -> int | None:
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else int(fields[18])  # field 22 of proc(5); zombies have ended
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process of another user exists that /proc does not show, as where it is mounted with hidepid."""
+    if Path(f"/proc/{pid}").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def _place() -> str:

@@ -75,13 +75,18 @@ def prepare_data(runs: Iterable[RunSpec]) -> Iterator[tuple[str, Data]]:
             yield run.data.corpus, task_class(run).open_data(run)
 
 
+def refuse_changed_model(model: ModelSpec) -> None:
+    """Raise BadData if the files of a resolved model were changed, for example between their check and their use."""
+    _add_checksum(model)
+
+
 def _add_checksum(model: ModelSpec) -> ModelSpec:
     """Return a model that is a folder with the checksum of its files; any other model is identified by its name."""
     if not isinstance(model, HuggingFaceSpec) or not Path(model.name).is_dir():
         return model
-    kinds = ("config.json", "*.safetensors", "*.bin") if model.pretrained else ("config.json",)
+    kinds = ("config.json", "*.safetensors", "*.bin", "*.index.json") if model.pretrained else ("config.json",)
     files = sorted(path for kind in kinds for path in Path(model.name).glob(kind))
-    found = digest({path.name: _hash(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files})[:16]
+    found = digest({path.name: _hash(path, _state(path)) for path in files})[:16]
     if model.checksum not in (None, found):
         raise BadData(
             f"the run was declared for the model with checksum {model.checksum}, but the files in {model.name} have "
@@ -91,8 +96,14 @@ def _add_checksum(model: ModelSpec) -> ModelSpec:
 
 
 @lru_cache(maxsize=64)  # the runs of a study start from the same weights
-def _hash(path: Path, _size: int, _changed: int) -> str:
+def _hash(path: Path, _state: tuple[int, ...]) -> str:
     return sha256_of(path)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return everything that changes when a file is written."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 # Memory.

@@ -182,7 +182,7 @@ def _check_run(folder: Path) -> Iterator[Finding]:
 
 def _check_tokenizer(folder: Path, listed: Mapping[str, str]) -> Iterator[Finding]:
     """Check the run's own tokenizer by the record. It is not archived, so it may be missing."""
-    for path in sorted(folder.glob("*")):
+    for path in sorted(folder.glob("[!.]*")):
         expected = listed.get(f"{folder.name}/{path.name}")
         if expected is None:
             yield Finding(path, "unprotected")

@@ -166,7 +166,7 @@ def _fields(record: RunRecord | None) -> dict[str, Any]:
     if record is None:
         return {}
     environment = record.environment
-    return list_meaning(record.spec) | {
+    return {**list_meaning(record.spec)} | {
         **bytes_of(record.spec),
         "numerics": record.numerics,
         "environment.oelm": environment.oelm,

@@ -22,7 +22,7 @@ from oelm.spec.data import AnyDataSpec, DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec, ScheduleSpec
 from oelm.spec.model import HuggingFaceSpec, ModelSpec
 from oelm.spec.train import Precision, TrackerName, TrainSpec
-from oelm.spec.value import Name, NoEffect, Spec
+from oelm.spec.value import Name, NoEffect, Spec, remember
 
 NUMERICS = 1
 """Version of the numbers. It is raised by hand when a fix changes results, so that earlier runs are not mistaken for
@@ -69,6 +69,7 @@ class RunSpec(Spec):
         return self.seed if own is None else own
 
 
+@remember
 def fingerprint(run: RunSpec) -> str:
     """Return the hash that identifies a run: of every field that can change its numbers, and of NUMERICS.
 
@@ -88,12 +89,15 @@ def undo_resolve(run: RunSpec) -> RunSpec:
         train = train.model_copy(update={"steps": TrainSpec.model_fields["steps"].default})
     if train.chose_precision:
         train = train.model_copy(update={"precision": "auto", "chose_precision": False})
-    if isinstance(model, HuggingFaceSpec):
+    if isinstance(model, HuggingFaceSpec) and model.checksum is not None:
         model = model.model_copy(update={"checksum": None})
+    if run.data.checksum is None and train is run.train and model is run.model:
+        return run  # a copy would be hashed again
     data = run.data.model_copy(update={"checksum": None})
     return run.model_copy(update={"data": data, "model": model, "train": train})
 
 
+@remember
 def declared_fingerprint(run: RunSpec) -> str:
     """Return the fingerprint of a run as it was declared: how a study finds the records of its runs."""
     return fingerprint(undo_resolve(run))

@@ -33,7 +33,7 @@ from oelm.spec.method import POSITION_REPAIRS, ArmClass, FreezeSpec, MethodSpec
 from oelm.spec.methods import named_method
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec, branches_off, fingerprint, undo_resolve
-from oelm.spec.value import Name, Spec, explain_validation
+from oelm.spec.value import Name, Spec, explain_validation, remember
 
 # Content arms: the arms of a study that measure the value of attention by content. Among arms with the same position
 # scheme (the same trained bias, or the same position features) these are
@@ -496,13 +496,15 @@ class Study(Spec):
 
         Their order is arms within cells within seeds, so that an early stop leaves complete pairs.
         """
-        runs = [
-            self._run(arm, {**cell, **chosen(cell, arm)}, seed)
-            for seed in self.seeds
-            for cell in self.cells()
-            if seed in self.seeds_in(cell)
-            for arm in self.arms
-        ]
+        runs: list[RunSpec] = []
+        valid: dict[tuple[int, str], RunSpec] = {}
+        for seed in self.seeds:
+            for number, cell in enumerate(self.cells()):
+                for arm in self.arms if seed in self.seeds_in(cell) else ():
+                    place = number, arm.name
+                    if place not in valid:  # other seeds change nothing that could be invalid
+                        valid[place] = self._run(arm, {**cell, **chosen(cell, arm)}, seed)
+                    runs.append(valid[place].model_copy(update={"seed": seed}))
         return keep_branch_checkpoints(runs)
 
     def runs(self) -> list[RunSpec]:
@@ -512,12 +514,18 @@ class Study(Spec):
                 f"Study {self.name!r} tunes {', '.join(self.tuned)}, so its confirming runs depend on the results of "
                 "tuning. Use its stages (oelm.record.stages) instead."
             )
-        return refuse_duplicates(self.name, self.confirming(lambda _cell, _arm: {}))
+        return list(_expand(self))
 
     def _run(self, arm: Arm, values: Setting, seed: int, *, scores_test: bool = True) -> RunSpec:
         own = {"arm": arm.name, "method": arm.method, "seed": seed, "scores_test": scores_test}
         run = self.base.model_copy(update=own)
         return replace_fields(run, {**{f"model.{name}": value for name, value in arm.model.items()}, **values})
+
+
+@remember
+def _expand(study: Study) -> list[RunSpec]:
+    """Return the runs of a study that tunes nothing. A report needs them several times."""
+    return refuse_duplicates(study.name, study.confirming(lambda _cell, _arm: {}))
 
 
 class Listing(Spec):

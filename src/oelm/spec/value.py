@@ -12,8 +12,9 @@ The words for the identity of a run:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
 from pathlib import PurePath
 from typing import Annotated, Any, NoReturn, Self, TypeVar
 
@@ -124,6 +125,27 @@ class Spec(BaseModel):
             if default_meaning is None or inner != default_meaning:
                 found[name] = inner
         return found
+
+
+_Result = TypeVar("_Result")
+
+
+def remember(function: Callable[[_T], _Result]) -> Callable[[_T], _Result]:
+    """Compute a function once for each immutable value, and keep the result for as long as that value lives.
+
+    Values are told apart by identity: 1 and 1.0 are equal, and have different texts and digests.
+    """
+    known: dict[int, tuple[weakref.ref[Any], _Result]] = {}
+
+    @wraps(function)
+    def remembered(value: _T) -> _Result:
+        place = id(value)
+        found = known.get(place)
+        if found is None or found[0]() is not value:
+            found = known[place] = weakref.ref(value, lambda _: known.pop(place, None)), function(value)
+        return found[1]
+
+    return remembered
 
 
 @cache

@@ -33,6 +33,9 @@ class Data(Protocol):
     def checksum(self) -> str:
         """Checksum of all bytes that the run reads."""
 
+    def refuse_changes(self) -> None:
+        """Raise BadData if files that are read during training are not those that were opened."""
+
 
 def refuse_changed_data(run: RunSpec, data: Data) -> None:
     """Raise BadData for other data than those that the run was declared for."""

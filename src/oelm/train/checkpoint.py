@@ -96,11 +96,20 @@ class Checkpoints:
                 elif _exchange(fresh, old):
                     shutil.rmtree(fresh, ignore_errors=True)
             else:
-                shutil.rmtree(old, ignore_errors=True)
-                place.rename(old)
-                fresh.rename(place)
+                self._put_in_steps(fresh, place, old)
         except FileNotFoundError:
             self.check()
+            raise
+
+    def _put_in_steps(self, fresh: Path, place: Path, old: Path) -> None:
+        """Do the same where folders cannot be exchanged, as on NFS: whatever a late process has moved is put back."""
+        fresh.stat()
+        shutil.rmtree(old, ignore_errors=True)
+        place.rename(old)
+        try:
+            fresh.rename(place)
+        except FileNotFoundError:
+            old.rename(place)
             raise
 
     def load(self) -> tuple[Checkpoint | None, list[str]]:

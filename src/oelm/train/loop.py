@@ -83,6 +83,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: str | None = None
+        self.since = 0.0
+        """When the first signal came, by the steady clock."""
         self._may_break = False
 
     def __bool__(self) -> bool:
@@ -101,18 +103,24 @@ class StopRequest:
 
     def receive(self, name: str) -> None:
         """Note a signal; raise StopNow inside a block that may break."""
-        self.signal = self.signal or name
+        if self.signal is None:
+            self.signal, self.since = name, time.monotonic()
         if self._may_break:
             self._may_break = False
             raise StopNow
+
+
+PATIENCE_SECONDS = 120.0
+"""For so long a process that was asked to stop is left to save its state. Slurm kills after 30 seconds by default."""
 
 
 @contextmanager
 def catch_signals() -> Iterator[StopRequest]:
     """Turn SIGINT, SIGTERM or SIGHUP into a request to stop; Ctrl-C after that interrupts at once.
 
-    Repeated SIGTERM and SIGHUP change nothing, because Slurm and runners may send them twice; they have SIGKILL to stop
-    at once. Ignored signals stay ignored: under nohup, a run continues when its terminal closes.
+    SIGTERM and SIGHUP that are repeated soon change nothing, because Slurm and runners may send them twice. One that is
+    repeated after `PATIENCE_SECONDS` interrupts at once: the process may hang in a call of the system that is
+    interrupted again and again, which Python repeats for as long as no signal handler raises. Ignored signals stay ignored: under nohup, a run continues when its terminal closes.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread only
@@ -120,7 +128,7 @@ def catch_signals() -> Iterator[StopRequest]:
         return
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if request and number == signal.SIGINT:
+        if request and (number == signal.SIGINT or time.monotonic() - request.since > PATIENCE_SECONDS):
             raise KeyboardInterrupt
         request.receive(signal.Signals(number).name)
 
