@@ -8,12 +8,13 @@ from pathlib import Path
 
 from oelm import __version__
 from oelm.files import write_atomically
-from oelm.interop.export import export, export_labelled
+from oelm.interop.export import export, export_decoder, export_labelled
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
 from oelm.record.record import RunRecord
 from oelm.runs.restore import Restored
 from oelm.spec.data import ExamplesSpec
+from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import RunSpec, fingerprint
 
 
@@ -26,7 +27,10 @@ def export_run(restored: Restored, directory: Path) -> str:
         export_labelled(restored.model, directory, encoder, own_labels, data.max_length)
     else:
         tokenizer = None if data.probe else restored.tokenizer()
-        export(restored.gpt, directory, tokenizer)
+        if isinstance(restored.run.model, HuggingFaceSpec):
+            export_decoder(restored.model, directory, tokenizer)
+        else:
+            export(restored.gpt, directory, tokenizer)
     how = _how_to_load(directory)
     write_atomically(directory / "README.md", "\n".join(_card(restored, how)) + "\n")
     return how

@@ -52,6 +52,11 @@ class Restored:
     @property
     def gpt(self) -> GPT:
         """The model, if it is our GPT and generates text; else raise UsageError."""
+        if not isinstance(self.model, GPT) and isinstance(self.run.data, DataSpec):
+            raise UsageError(
+                f"The run trained the Hugging Face model {type(self.model).__name__}, and this is for our GPT. Write "
+                "it with `oelm export`, and use it with oelm.load or transformers."
+            )
         if not isinstance(self.model, GPT) or self.model.classifier is not None:
             raise UsageError(
                 f"The run's model is a classifier of {self.run.data.corpus!r} and cannot generate text. Give the "
