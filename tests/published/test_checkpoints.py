@@ -174,18 +174,19 @@ def test_flags_that_contradict_the_weights_are_refused(tmp_path, frozen, stated)
         import_published(saved(tmp_path / "best.pt", model, adam, model_type=stated))
 
 
-def small_bert(frozen, init):
+def small_bert(frozen, init, heads=2):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=60, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        vocab_size=60, hidden_size=128, num_hidden_layers=2, num_attention_heads=heads, intermediate_size=64,
         max_position_embeddings=16, num_labels=3,
     )  # fmt: skip
     model = transformers.BertForSequenceClassification(config)
     for layer in model.bert.encoder.layer:
         for linear in (layer.attention.self.query, layer.attention.self.key):
             if init == "orthogonal":
-                linear.weight.data = torch.cat([torch.linalg.qr(torch.randn(128, 64))[0].T for _ in range(2)])
+                drawn = [torch.linalg.qr(torch.randn(128, 128 // heads))[0].T for _ in range(heads)]
+                linear.weight.data = torch.cat(drawn)
             linear.requires_grad_(not frozen)
     adam = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
     args = {"freeze_mode": frozen, "init_method": init, "lr": 1e-4, "seed": 42, "dataset": "xnli"}
@@ -216,6 +217,20 @@ def test_a_published_bert_is_imported_with_its_method_and_loads_again(tmp_path, 
         torch.save(plain, tmp_path / "best_model.pt")
         with pytest.raises(CheckpointError, match="of different runs"):
             import_bert(tmp_path / "best_model.pt")
+
+
+@pytest.mark.parametrize(("heads", "init", "words"), [
+    (8, "orthogonal", "Heads of 16: the rows of Q and K are orthonormal"), (2, "normal", "Heads of 64 are assumed"),
+])  # fmt: skip
+def test_the_heads_of_a_published_bert_are_those_whose_rows_are_orthonormal(tmp_path, heads, init, words):
+    model, plain = small_bert(frozen=True, init=init, heads=heads)
+    torch.save(plain, tmp_path / "best_model.pt")
+    found = import_bert(tmp_path / "best_model.pt")
+    assert found.model.config.num_attention_heads == heads
+    assert any(words in sentence for sentence in found.said)
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        assert torch.equal(found.model(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
 
 
 class Evil:

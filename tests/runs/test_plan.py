@@ -93,6 +93,21 @@ def test_counts_are_kept_for_the_same_code_and_counted_again_for_other_code(tmp_
     assert len(counted) == 3
 
 
+def test_the_published_runs_are_planned_without_counting(tmp_path, monkeypatch):
+    """Their counts come with the program: counting them takes 20 seconds of processor time, and planning 2."""
+    monkeypatch.setattr(module, "costs_file", lambda: tmp_path / "costs.json")
+    monkeypatch.setattr(module, "count_cost", lambda run: pytest.fail(f"{run.label} is counted"))
+    plan(Board(load_study(ROOT / "studies/published.py"), Path("/nowhere")), "a5000")
+
+
+@pytest.mark.programs
+def test_the_counts_that_come_with_the_program_are_those_of_its_code():
+    runs = load_study(ROOT / "studies/published.py").listed
+    assert json.loads(module.COUNTED.read_text()) == module.count_kinds(runs), (
+        "write json.dumps(oelm.runs.plan.count_kinds(runs), indent=1) to src/oelm/runs/costs.json"
+    )
+
+
 def test_a_tuned_study_counts_the_stage_to_come_and_what_is_done(tuned_study, tmp_path, write_run):
     study = tuned_study()
     write_run(Board(study, tmp_path / "runs").stage.tune[0])

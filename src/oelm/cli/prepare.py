@@ -20,6 +20,7 @@ from oelm.data.labelled import default_folder, open_examples, write_examples
 from oelm.data.labelled_batches import EncodedExamples, encode_examples
 from oelm.data.meta import ProgressReporter, TokenMeta, read_meta
 from oelm.data.prepare import prepare
+from oelm.data.tokenizer import Tokenizer
 from oelm.errors import INTERRUPTED
 from oelm.spec.data import DataSpec, ExamplesSpec
 
@@ -45,11 +46,13 @@ class PrepareArguments:
     """Local text to read instead: .txt, .tokens, .raw, .jsonl or .parquet (with a column `text`), or a folder of one
     of these. Files or folders named train, val and test keep their splits."""
     out: Path | None = None
-    """Folder to write. By default data/CORPUS, with -bpeSIZE, -TOKENS and -seedSEED where these are set."""
+    """Folder to write. By default data/CORPUS, with -bpeSIZE, -TOKENIZER, -TOKENS and -seedSEED where these are set."""
     tokens: Count | None = None
     """Stop after about this many training tokens."""
     vocab_size: int | None = None
     """Size of a byte-level BPE vocabulary to train on the corpus. By default GPT-2's vocabulary is used."""
+    tokenizer: str | None = None
+    """Pretrained model whose vocabulary to use, for training that model: smollm2, a folder or a hub name."""
     documents: DocumentRule | None = None
     """Rule that splits the text into documents. By default it is guessed from the text."""
     vocabulary: Path | None = None
@@ -71,12 +74,15 @@ def prepare_command(argv: list[str]) -> int:
     with flags_in_errors("oelm prepare", source="from"):
         spec = DataSpec(
             corpus=asked.corpus, source=asked.source, tokens=asked.tokens, vocab_size=asked.vocab_size,
-            seed=asked.seed, seal=asked.seal,
+            seed=asked.seed, seal=asked.seal, tokenizer=asked.tokenizer,
         )  # fmt: skip
     console = Console(stderr=True)
     progress: ProgressReporter = ProgressBar(console) if console.is_terminal else ProgressLines(console)
     try:
-        directory = prepare(spec, asked.out, documents=asked.documents, vocabulary=asked.vocabulary, progress=progress)
+        directory = prepare(
+            spec, asked.out, documents=asked.documents, vocabulary=asked.vocabulary, progress=progress,
+            tokenizer_of=_tokenizer_of,
+        )  # fmt: skip
     except KeyboardInterrupt:
         progress.note("interrupted; run the same command again to continue where it stopped")
         return INTERRUPTED
@@ -84,6 +90,12 @@ def prepare_command(argv: list[str]) -> int:
     assert meta is not None  # noqa: S101  (prepare promises it)
     _show(directory, meta, as_json=asked.json)
     return 0
+
+
+def _tokenizer_of(name: str) -> Tokenizer:
+    from oelm.interop.pretrained import tokenizer_of  # imports transformers
+
+    return tokenizer_of(name)
 
 
 def _show(directory: Path, meta: TokenMeta, *, as_json: bool) -> None:

@@ -58,6 +58,8 @@ class Request(Spec):
     inputs: tuple[InputFile, ...] = ()
     seal: float | None = None
     """Share of the training documents that is sealed."""
+    tokenizer: str | None = None
+    """The pretrained model whose vocabulary makes the tokens."""
 
 
 class TokenizerMeta(Spec):

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -72,12 +72,17 @@ _LOCK = ".lock"
 _BYTES_PER_ID = 2
 _HASH_CHUNK = 1 << 20
 
+TokenizerFinder = Callable[[str], Tokenizer]
+"""Return the vocabulary of a pretrained model."""
+
 
 def default_directory(spec: DataSpec) -> Path:
     """Return the default folder of a corpus: `data/<corpus>`, with the options that are not at their default."""
     name = re.sub(r"[^\w.-]+", "-", spec.corpus)
     if spec.vocab_size is not None:
         name += f"-bpe{spec.vocab_size}"
+    if spec.tokenizer is not None:
+        name += "-" + re.sub(r"[^\w.-]+", "-", Path(spec.tokenizer).name)
     if spec.tokens is not None:
         name += f"-{spec.tokens}"
     if spec.seed:
@@ -95,11 +100,13 @@ def prepare(
     vocabulary: Path | None = None,
     progress: ProgressReporter | None = None,
     wait: bool = False,
+    tokenizer_of: TokenizerFinder | None = None,
 ) -> Path:
     """Write a corpus as token files, and return their folder.
 
-    `documents` overrides how text is cut into documents, and `vocabulary` is a folder with the files of GPT-2. If the
-    folder is already complete, this returns at once.
+    `documents` overrides how text is cut into documents, and `vocabulary` is a folder with the files of GPT-2.
+    `tokenizer_of` finds the vocabulary of a pretrained model, which data alone cannot. If the folder is already
+    complete, this returns at once.
 
     Raises:
         UsageError: the request cannot be met, or the folder holds something else (BadData: the input is malformed).
@@ -112,6 +119,14 @@ def prepare(
             f"--vocab-size {spec.vocab_size} trains a vocabulary, and --vocabulary {vocabulary} is the one of GPT-2. "
             "Give one of them."
         )
+    if spec.tokenizer is not None and (vocabulary is not None or tokenizer_of is None):
+        raise UsageError(
+            f"The vocabulary is that of the model {spec.tokenizer!r}. Leave out --vocabulary, and prepare the text "
+            f"with `oelm prepare {spec.corpus} --tokenizer {spec.tokenizer}`."
+        )
+    find = partial(gpt2_tokenizer, vocabulary)
+    if spec.tokenizer is not None and tokenizer_of is not None:
+        find = partial(tokenizer_of, spec.tokenizer)
     progress = progress or ProgressReporter()
     directory = out or spec.directory or default_directory(spec)
     request = make_request(spec, documents)
@@ -124,7 +139,7 @@ def prepare(
         if _is_prepared(request, directory, progress):
             return directory
         try:
-            _prepare(request, workspace, vocabulary, progress)
+            _prepare(request, workspace, find, progress)
         except OelmError as error:
             if isinstance(error, BadData) or not workspace.has_journal():
                 workspace.discard()  # there is nothing to continue, or the input would only fail again
@@ -132,7 +147,9 @@ def prepare(
     return directory
 
 
-def find_or_prepare(spec: DataSpec, progress: ProgressReporter | None = None) -> Path:
+def find_or_prepare(
+    spec: DataSpec, progress: ProgressReporter | None = None, *, tokenizer_of: TokenizerFinder | None = None
+) -> Path:
     """Return the data folder of a corpus, and prepare it if there is none.
 
     This is for runs, which name a corpus but not the files that it was made from. If another process is preparing the
@@ -147,7 +164,7 @@ def find_or_prepare(spec: DataSpec, progress: ProgressReporter | None = None) ->
     if meta is None and is_bare and spec.source is None:
         return directory
     try:
-        return prepare(spec, directory, progress=progress, wait=True)
+        return prepare(spec, directory, progress=progress, wait=True, tokenizer_of=tokenizer_of)
     except UnknownName:
         # A corpus of the user's own is only known by the folder that `oelm prepare` made from it.
         for other in sorted(directory.parent.glob(f"*/{META}")):
@@ -159,7 +176,7 @@ def find_or_prepare(spec: DataSpec, progress: ProgressReporter | None = None) ->
 
 def _refuse_other_settings(meta: TokenMeta, spec: DataSpec, directory: Path) -> None:
     """Refuse data that were prepared in another way than a run states, and name the flags of `oelm train`."""
-    fields = ("corpus", "vocab_size", "tokens", "seed", "seal")
+    fields = ("corpus", "vocab_size", "tokenizer", "tokens", "seed", "seal")
     held = {field: getattr(meta.request, field) for field in fields}
     differs = {field: value for field, value in held.items() if value != getattr(spec, field)}
     if not differs:
@@ -189,13 +206,13 @@ def _is_prepared(request: Request, directory: Path, progress: ProgressReporter) 
     return True
 
 
-def _prepare(request: Request, workspace: Workspace, vocabulary: Path | None, progress: ProgressReporter) -> None:
+def _prepare(request: Request, workspace: Workspace, find: Callable[[], Tokenizer], progress: ProgressReporter) -> None:
     if (meta := read_meta(workspace.path)) is None:
         _refuse_unknown_files(workspace.directory)
         journal = _begin_or_continue(workspace, request, progress)
         corpus = open_corpus(journal.request, journal.revision)
         journal.revision = corpus.revision
-        tokenizer = _find_tokenizer(workspace, journal, corpus, vocabulary, progress)
+        tokenizer = _find_tokenizer(workspace, journal, corpus, find, progress)
         workspace.open(journal)
         workspace.save(journal)
         _encode_corpus(workspace, journal, corpus, tokenizer, progress)
@@ -218,16 +235,16 @@ def _begin_or_continue(workspace: Workspace, request: Request, progress: Progres
 
 
 def _find_tokenizer(
-    workspace: Workspace, journal: Journal, corpus: Corpus, vocabulary: Path | None, progress: ProgressReporter
+    workspace: Workspace, journal: Journal, corpus: Corpus, find: Callable[[], Tokenizer], progress: ProgressReporter
 ) -> Tokenizer:
     """Load the tokenizer of the unfinished work, or find or train one and store it next to the tokens."""
     if workspace.has_journal():
         tokenizer = load_tokenizer(workspace.path)
         if journal.tokenizer not in {None, tokenizer.sha256}:
             raise workspace.damaged("the tokenizer is not the one that the journal names")
-        return tokenizer
+        return tokenizer if (name := journal.request.tokenizer) is None else replace(tokenizer, name=name)
     if journal.request.vocab_size is None:
-        tokenizer = gpt2_tokenizer(vocabulary)
+        tokenizer = find()
     else:
         progress.begin(f"training a vocabulary of {journal.request.vocab_size}", None)
         tokenizer = train_tokenizer(_training_texts(corpus, journal.request), journal.request.vocab_size)

@@ -110,6 +110,7 @@ def make_request(spec: DataSpec, documents: DocumentRule | None = None) -> Reque
         seed=spec.seed,
         inputs=inputs,
         seal=spec.seal,
+        tokenizer=spec.tokenizer,
     )
 
 

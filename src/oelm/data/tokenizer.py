@@ -1,9 +1,9 @@
 """Convert text to token ids and back.
 
-There are two kinds of vocabulary: the one of GPT-2, and byte-level BPEs that `tokenizers` trains on a corpus. Both
-split text by the pattern of GPT-2 before they merge, both have one special token, the last one, for the end of a text,
-and both read `<|endoftext|>` in a text as that token. `tiktoken` encodes with both, several times faster than
-`tokenizers`.
+Our GPT has one of two kinds of vocabulary: the one of GPT-2, and byte-level BPEs that `tokenizers` trains on a corpus.
+Both split text by the pattern of GPT-2 before they merge, both have one special token, the last one, for the end of a
+text, and both read `<|endoftext|>` in a text as that token. `tiktoken` encodes with both, several times faster than
+`tokenizers`. A pretrained model has its own vocabulary, which `tokenizers` encodes with.
 
 **Why the results are equal.** `tiktoken` merges any two neighbours whose union t is an entry, lowest rank first;
 `tokenizers` merges only the pair (a, b) from which training made t. Merges of lower rank than t, done left to right
@@ -128,18 +128,20 @@ Ids = NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """A mapping between text and ids below `vocab_size`; the last id ends a text. `sha256` identifies the mapping."""
+    """A mapping between text and ids below `vocab_size`. `sha256` identifies the mapping."""
 
     name: str
     vocab_size: int
     sha256: str
     files: Mapping[str, bytes] = field(repr=False, compare=False)
-    encoding: tiktoken.Encoding = field(repr=False, compare=False)
+    encoding: tiktoken.Encoding | ModelEncoding = field(repr=False, compare=False)
+    model_end: int | None = None
+    """The id that ends a text in the vocabulary of a pretrained model; None: the last id."""
 
     @property
     def end_of_text(self) -> int:
         """Return the id of `<|endoftext|>`."""
-        return self.vocab_size - 1
+        return self.vocab_size - 1 if self.model_end is None else self.model_end
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Encode texts one by one, without holding the GIL."""
@@ -213,6 +215,65 @@ def trained_tokenizer(content: bytes) -> Tokenizer:
     return Tokenizer(f"bpe{size}", size, hashlib.sha256(content).hexdigest(), {TOKENIZER: content}, _encoding(ranks))
 
 
+class ModelEncoding:
+    """The vocabulary of a pretrained model, called like an encoding of tiktoken."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self.backend = backend
+
+    def encode_to_numpy(self, text: str, **_special: Any) -> NDArray[np.uint32]:
+        """Return the ids of a text; its special tokens are always read as such, and none is added."""
+        return np.asarray(self.backend.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return self.backend.decode(ids, skip_special_tokens=False)
+
+
+def model_tokenizer(content: bytes, name: str) -> Tokenizer:
+    """Parse the tokenizer.json of a pretrained model.
+
+    Raises:
+        BadData: it is not a tokenizer; or it has no token that ends a text, or more entries than 16 bits can number.
+
+    """
+    import tokenizers
+
+    try:
+        backend = tokenizers.Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises a bare Exception
+        raise BadData(f"the {TOKENIZER} of {name} is not a tokenizer ({error}). Restore it.") from error
+    backend.no_padding()
+    backend.no_truncation()
+    end = next((number for token in _ENDS if (number := backend.token_to_id(token)) is not None), None)
+    size = backend.get_vocab_size()
+    if end is None or size > 1 << 16:
+        why = f"{size:,} entries, and token files hold 16-bit ids" if end is not None else f"none of {', '.join(_ENDS)}"
+        raise BadData(f"text cannot be stored with the vocabulary of {name}: it has {why}. Use another model.")
+    return Tokenizer(name, size, hashlib.sha256(content).hexdigest(), {TOKENIZER: content}, ModelEncoding(backend), end)
+
+
+def _parse(content: bytes, meta: TokenMeta | None) -> Tokenizer:
+    """Parse a tokenizer.json of either kind; without a meta.json its special tokens tell which it is."""
+    if meta is not None and meta.request.tokenizer is not None:
+        return model_tokenizer(content, meta.request.tokenizer)
+    try:
+        return trained_tokenizer(content)
+    except BadData:
+        if meta is not None or not _is_of_model(content):
+            raise
+        return model_tokenizer(content, "a pretrained model")
+
+
+def _is_of_model(content: bytes) -> bool:
+    """Whether a tokenizer.json has several special tokens, or its end of text among the entries that are merged."""
+    try:
+        plain = json.loads(content)
+        return len(plain["added_tokens"]) > 1 or END_OF_TEXT in plain["model"]["vocab"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
 def load_tokenizer(directory: Path) -> Tokenizer:
     """Load the tokenizer of a data folder, or of a folder that one was saved to; verify it against meta.json.
 
@@ -222,7 +283,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     if (directory / TOKENIZER).is_file():
         content = (directory / TOKENIZER).read_bytes()
         _require_stated(directory, meta, hashlib.sha256(content).hexdigest())  # before parsing what may be damaged
-        tokenizer = trained_tokenizer(content)
+        tokenizer = _parse(content, meta)
     elif (directory / VOCABULARY).is_file():
         tokenizer = gpt2_tokenizer(directory)
     elif meta is None or meta.tokenizer.name == GPT2:
@@ -285,6 +346,8 @@ def _as_bytes(entries: Mapping[str, int]) -> dict[bytes, int]:
 # Texts and pairs of texts to ids, with the special tokens that a model was trained with.
 
 _PADS = ("[PAD]", "<pad>", END_OF_TEXT)
+_ENDS = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>")
+"""The tokens that end a text, in the vocabularies of pretrained decoders."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,6 +272,14 @@ def export_labelled(
     _save_encoder(encoder, directory, theirs, max_length)
 
 
+def export_decoder(model: Any, directory: Path, tokenizer: Tokenizer | None) -> None:
+    """Write a decoder of `transformers` that was trained on text, with the vocabulary of the text."""
+    refuse_full(directory)
+    model.save_pretrained(directory)
+    if tokenizer is not None:
+        tokenizer.save(directory)
+
+
 def _save_encoder(encoder: TextEncoder, directory: Path, model: Any, max_length: int) -> None:
     from transformers import PreTrainedTokenizerFast
 

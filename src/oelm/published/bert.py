@@ -7,6 +7,7 @@ Its `best_model.pt` is a `torch.save` dict {step, model_state_dict, optimizer_st
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,14 +138,18 @@ def import_bert(path: Path) -> ImportedBert:
     tensors: dict[str, Tensor] = plain["model_state_dict"]
     args = plain.get("args") or {}
     args = vars(args) if isinstance(args, argparse.Namespace) else args
-    model = _build_bert(tensors, path)
-    method = _recognise_method(args, tensors, plain.get("optimizer_state_dict"), path)
+    weights = [each for name, each in tensors.items() if name.endswith("weight") and any(part in name for part in _QK)]
+    head_size = _find_head_size(weights)
+    model = _build_bert(tensors, head_size or _HEAD_SIZE, path)
+    method = _recognise_method(args, tensors, head_size is not None, plain.get("optimizer_state_dict"), path)
     surgery.restore_method(model, Applied(named_method(method), int(args.get("seed", 42))))
     if named_method(method).freeze.roles:
         surgery.freeze(model)
     accuracy = plain.get("accuracy")
     said = [
-        f"Heads of {_HEAD_SIZE} are assumed, as in every BERT; the file does not contain their number.",
+        f"Heads of {_HEAD_SIZE} are assumed, as in every BERT; the file does not contain their number."
+        if head_size is None
+        else f"Heads of {head_size}: the rows of Q and K are orthonormal in groups of that size.",
         f"Step {plain.get('step')}"
         + ("." if accuracy is None else f", best validation accuracy {float(accuracy):.4f}."),
         "Its flags: "
@@ -155,7 +160,21 @@ def import_bert(path: Path) -> ImportedBert:
     return ImportedBert(model.eval(), method, tuple(said))
 
 
-def _build_bert(tensors: dict[str, Tensor], path: Path) -> Any:
+def _find_head_size(weights: Sequence[Tensor]) -> int | None:
+    """Return the largest size of a group of rows in which Q and K are orthonormal, which is a head; None if in none.
+
+    The flags do not contain the number of heads. Trained Q/K, and normal ones, are not orthonormal in any groups.
+    """
+    width = min((len(weight) for weight in weights), default=0)
+    sizes = (size for size in range(width, 1, -1) if width % size == 0)
+    return next((size for size in sizes if all(_departure(each, size) < ORTHOGONAL_WITHIN for each in weights)), None)
+
+
+def _departure(weight: Tensor, size: int) -> float:
+    return departure(weight.reshape(-1, size, weight.shape[1]))
+
+
+def _build_bert(tensors: dict[str, Tensor], head_size: int, path: Path) -> Any:
     from transformers import BertConfig, BertForSequenceClassification
 
     try:
@@ -164,7 +183,7 @@ def _build_bert(tensors: dict[str, Tensor], path: Path) -> Any:
             vocab_size=vocab_size,
             hidden_size=width,
             num_hidden_layers=1 + max(int(name.split(".")[3]) for name in tensors if ".encoder.layer." in name),
-            num_attention_heads=max(1, width // _HEAD_SIZE),
+            num_attention_heads=max(1, width // head_size),
             intermediate_size=tensors["bert.encoder.layer.0.intermediate.dense.weight"].shape[0],
             max_position_embeddings=tensors["bert.embeddings.position_embeddings.weight"].shape[0],
             type_vocab_size=tensors["bert.embeddings.token_type_embeddings.weight"].shape[0],
@@ -179,15 +198,14 @@ def _build_bert(tensors: dict[str, Tensor], path: Path) -> Any:
     return model
 
 
-def _recognise_method(args: dict[str, Any], tensors: dict[str, Tensor], optimizer: Any, path: Path) -> str:
+def _recognise_method(
+    args: dict[str, Any], tensors: dict[str, Tensor], orthogonal: bool, optimizer: Any, path: Path
+) -> str:
     """Return the method of the saved flags, after checking it against the weights and the optimiser."""
     groups = optimizer.get("param_groups", []) if isinstance(optimizer, dict) else []
     optimised = sum(len(group["params"]) for group in groups)
     parameters = [name for name in tensors if not name.endswith("position_ids")]
     frozen = 0 < optimised < len(parameters) if groups else bool(args.get("freeze_mode"))
-    weights = [each for name, each in tensors.items() if name.endswith("weight") and any(part in name for part in _QK)]
-    heads = [weight.view(max(1, weight.shape[0] // _HEAD_SIZE), -1, weight.shape[1]) for weight in weights]
-    orthogonal = max(departure(each, 1.0) for each in heads) < ORTHOGONAL_WITHIN
     stated = (
         bool(args.get("freeze_mode", frozen)),
         str(args.get("init_method", "orthogonal" if orthogonal else "normal")),

@@ -352,7 +352,7 @@ def _find_time(comparisons: Sequence[Comparison], benches: Sequence[Bench], *, e
                     _from_bench(bench, name, bench.estimate(arm.saving, arm.saving_interval)), flop_share=arm.flop_share
                 )
     for comparison in comparisons:
-        if isinstance(comparison.study.base.model, HuggingFaceSpec) if encoder else is_language(comparison):
+        if _is_classifier(comparison) if encoder else is_language(comparison):
             for saving, row in _find_savings(comparison):
                 found = replace(_from_saving(comparison, row, saving.times), flop_share=saving.flops)
                 yield _exclude(found, "unexplained") if saving.unexplained else found
@@ -521,6 +521,11 @@ def why_not(comparison: Comparison, rows: Sequence[Row]) -> Reason | None:
 def is_language(comparison: Comparison) -> bool:
     """Whether a comparison is of language modelling from scratch."""
     return comparison.measure.name == "perplexity" and isinstance(comparison.study.base.model, GPTSpec)
+
+
+def _is_classifier(comparison: Comparison) -> bool:
+    """Whether a comparison is of Hugging Face models on labelled text, as the encoders of the published study."""
+    return comparison.measure.name == "accuracy" and isinstance(comparison.study.base.model, HuggingFaceSpec)
 
 
 def find_content_by_place(comparisons: Iterable[Comparison]) -> dict[str, ContentFinding]:

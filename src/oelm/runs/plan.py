@@ -75,11 +75,16 @@ def costs_file() -> Path:
     return platformdirs.user_cache_path("oelm") / "costs.json"
 
 
+COUNTED = Path(__file__).with_name("costs.json")
+"""The costs of the published runs, which come with the program: counting them takes 20 seconds. A test counts again."""
+
+
 class CostCache:
     """Counted costs by kind of step, for this code and these libraries. A cache that cannot be written is not kept."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, counted: Path = COUNTED) -> None:
         self._path = path or costs_file()
+        self._counted: dict[str, Any] = json.loads(counted.read_text()) if counted.is_file() else {}
         self._code = _digest_code()
         try:
             known = json.loads(self._path.read_text())
@@ -89,7 +94,7 @@ class CostCache:
 
     def get(self, kind: str) -> tuple[Counts, Cost] | None:
         """Return the parameters and the cost of a kind of step, if they are known."""
-        found = self._known.get(kind)
+        found = self._known.get(kind) or self._counted.get(kind)
         return (Counts(**found["counts"]), Cost(**found["cost"])) if found else None
 
     def put(self, kind: str, counts: Counts, cost: Cost) -> None:
@@ -315,14 +320,7 @@ class Planner:
 
     def estimate(self, entry: BoardEntry, stage: StageName) -> Planned:
         """Return the estimate of one run."""
-        shape, method = _shape(entry.run), entry.run.method
-        # Dense draws cost the same, whatever their shape and source.
-        if method.init.shape in ("normal", "orthogonal", "hadamard"):
-            method = method.model_copy(update={"init": InitSpec()})
-        parts = [part.model_dump(mode="json") for part in (shape.spec, method)]
-        key = digest(
-            [*parts, shape.vocab_size, _length(entry.run), _answer_tokens(entry.run), entry.run.train.batch_size]
-        )
+        key = kind_of_step(entry.run)
         counted = self._costs.get(key)
         if counted is None:
             self.progress(f"counting {entry.name}")
@@ -408,6 +406,23 @@ def _peak_name(train: TrainSpec, *, on_a_sheet: bool) -> str:
     if on_a_sheet:
         return "tf32" if precision == "fp32" and train.tf32 else precision
     return f"{train.threads} threads{'' if precision == 'fp32' else ', ' + precision}"
+
+
+def kind_of_step(run: RunSpec) -> str:
+    """Return the digest of everything in a run that its counts depend on."""
+    shape, method = _shape(run), run.method
+    # Dense draws cost the same, whatever their shape and source.
+    if method.init.shape in ("normal", "orthogonal", "hadamard"):
+        method = method.model_copy(update={"init": InitSpec()})
+    parts = [part.model_dump(mode="json") for part in (shape.spec, method)]
+    return digest([*parts, shape.vocab_size, _length(run), _answer_tokens(run), run.train.batch_size])
+
+
+def count_kinds(runs: Iterable[RunSpec]) -> dict[str, Any]:
+    """Count the cost of every kind of step among some runs, as JSON data: the content of `COUNTED`."""
+    kinds = {kind_of_step(run): run for run in runs}
+    counted = {kind: count_cost(run) for kind, run in kinds.items()}
+    return {kind: {"counts": asdict(counts), "cost": asdict(cost)} for kind, (counts, cost) in counted.items()}
 
 
 def count_cost(run: RunSpec) -> tuple[Counts, Cost]:
@@ -507,7 +522,10 @@ def _shape(run: RunSpec) -> Shape:
         probe = isinstance(data, DataSpec) and data.probe is not None
         own = probes.VOCAB_SIZE if probe else data.vocab_size or GPT2_VOCAB_SIZE
         return Shape(model.model_copy(update={"vocab_size": model.vocab_size or own}))
-    return Shape(named_shape(model), data.vocab_size if isinstance(data, ExamplesSpec) else None)
+    own_vocabulary = data.vocab_size
+    if isinstance(data, DataSpec) and not model.pretrained and data.tokenizer is None:
+        own_vocabulary = own_vocabulary or GPT2_VOCAB_SIZE
+    return Shape(named_shape(model), own_vocabulary)
 
 
 def _length(run: RunSpec) -> int:
@@ -515,7 +533,7 @@ def _length(run: RunSpec) -> int:
         # Rows are grouped by length, so they are hardly padded. For an unknown table the longest row is assumed.
         typical = run.data.max_length if run.data.padding == "max_length" else ROW_TOKENS.get(run.data.corpus)
         return min(run.data.max_length, typical or run.data.max_length)
-    return run.model.context if isinstance(run.model, GPTSpec) else 128
+    return run.model.context
 
 
 def _answer_tokens(run: RunSpec) -> int | None:

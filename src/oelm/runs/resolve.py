@@ -40,7 +40,8 @@ def resolve(run: RunSpec) -> ResolvedRun:
 
     Raises:
         BadData: the data, or the weights in a folder, are damaged or not those that the run was declared for.
-        NotCarriedOut: a Hugging Face model on plain text.
+        NotCarriedOut: a Hugging Face model on a probe.
+        InvalidSpec: a pretrained decoder on text with another vocabulary than its own.
 
     """
     data = task_class(run).open_data(run)

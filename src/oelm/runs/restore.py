@@ -26,13 +26,14 @@ from oelm.data.tokenizer import (
 )
 from oelm.errors import BadData, BadRecord, CheckpointError, UsageError
 from oelm.files import write_atomically
-from oelm.interop.export import export, export_labelled
+from oelm.interop.export import export, export_decoder, export_labelled
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
 from oelm.record.folder import RunFolder
 from oelm.record.record import RunRecord
 from oelm.runs.resolve import resolve
 from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.value import explain_validation
 from oelm.tasks import make_task, task_class
@@ -59,6 +60,11 @@ class Restored:
     @property
     def gpt(self) -> GPT:
         """The model, if it is our GPT and generates text; else raise UsageError."""
+        if not isinstance(self.model, GPT) and isinstance(self.run.data, DataSpec):
+            raise UsageError(
+                f"The run trained the Hugging Face model {type(self.model).__name__}, and this is for our GPT. Write "
+                "it with `oelm export`, and use it with oelm.load or transformers."
+            )
         if not isinstance(self.model, GPT) or self.model.classifier is not None:
             raise UsageError(
                 f"The run's model is a classifier of {self.run.data.corpus!r} and cannot generate text. Give the "
@@ -292,7 +298,10 @@ def export_run(restored: Restored, directory: Path) -> str:
         export_labelled(restored.model, directory, encoder, own_labels, data.max_length)
     else:
         tokenizer = None if data.probe else restored.tokenizer()
-        export(restored.gpt, directory, tokenizer)
+        if isinstance(restored.run.model, HuggingFaceSpec):
+            export_decoder(restored.model, directory, tokenizer)
+        else:
+            export(restored.gpt, directory, tokenizer)
     how = _how_to_load(directory)
     write_atomically(directory / "README.md", "\n".join(_card(restored, how)) + "\n")
     return how

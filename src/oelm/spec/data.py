@@ -59,6 +59,8 @@ class DataSpec(Spec):
     corpus: str = "stories"
     vocab_size: Annotated[int, Field(ge=257, le=65536)] | None = None
     """Size of a byte-level BPE trained on the corpus; None: GPT-2's own vocabulary."""
+    tokenizer: str | None = None
+    """Pretrained model whose vocabulary makes the tokens, for training that model; None: as `vocab_size` says."""
     tokens: PositiveInt | None = None
     """Approximate number of training tokens to prepare; None: the whole corpus."""
     seed: NonNegativeInt = 0
@@ -77,6 +79,9 @@ class DataSpec(Spec):
     def _refuse_vocabulary_of_probe(self) -> Self:
         if self.probe and self.vocab_size is not None:
             raise ValueError(f"{self.corpus} has a vocabulary of its own; leave out vocab_size={self.vocab_size}")
+        if self.tokenizer is not None and (self.probe or self.vocab_size is not None):
+            own = self.corpus if self.probe else f"vocab_size={self.vocab_size}"
+            raise ValueError(f"{own} is a vocabulary of its own; leave out tokenizer={self.tokenizer!r}")
         return self
 
     @property

@@ -75,6 +75,8 @@ class HuggingFaceSpec(Spec):
     """Number of classes of a classification head; None: that of labelled data, otherwise the model keeps its head."""
     pretrained: bool = True
     """Whether to load the trained weights; False: the same architecture from scratch."""
+    context: PositiveInt = 512
+    """Number of tokens of a window of running text. Labelled text has `data.max_length` instead."""
     checksum: str | None = None
     """Checksum of the files in a local directory. Resolving a run fills it in, so that the fingerprint depends on the
     initial weights and not only on their folder."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from oelm.spec.data import TaskKind
+from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import RunSpec
 from oelm.tasks.classification import ClassificationTask
+from oelm.tasks.decoder import DecoderTask
 from oelm.tasks.language import LanguageTask
 from oelm.tasks.probe import ProbeTask
 from oelm.tasks.seq2seq import Seq2SeqTask
@@ -22,6 +24,8 @@ TASKS: dict[TaskKind, type[Task]] = {
 
 def task_class(run: RunSpec) -> type[Task]:
     """Return the class of a run's task."""
+    if run.data.task == "language" and isinstance(run.model, HuggingFaceSpec):
+        return DecoderTask
     return TASKS[run.data.task]
 
 

@@ -141,7 +141,7 @@ class ClassificationTask:
         """
         vocab_size = self.examples.encoder.vocab_size
         model = self._build(self.run, self.examples.labels, vocab_size).to(self.device)
-        known, _ = _limits(model)
+        known, _ = read_limits(model)
         if known < vocab_size:
             raise BadData(
                 f"the texts are encoded with a vocabulary of {vocab_size} entries, but the model has {known}. Leave "
@@ -306,7 +306,7 @@ def macro_f1(predicted: Labels, labels: Labels) -> float:
 
 def refuse_longer(model: nn.Module, length: int) -> None:
     """Raise BadShape for texts of more tokens than a model has positions."""
-    _, positions = _limits(model)
+    _, positions = read_limits(model)
     if length > positions:
         raise BadShape(
             f"the texts have up to {length} tokens, but the model reads {positions} at most. Set data.max_length to "
@@ -314,7 +314,7 @@ def refuse_longer(model: nn.Module, length: int) -> None:
         )
 
 
-def _limits(model: nn.Module) -> tuple[int, float]:
+def read_limits(model: nn.Module) -> tuple[int, float]:
     """Return the size of a model's vocabulary, and how many tokens it can read."""
     if isinstance(model, GPT):
         return model.token_embedding.num_embeddings, model.spec.context

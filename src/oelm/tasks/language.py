@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from oelm.data.prepare import default_directory, find_or_prepare
 from oelm.data.tokenizer import GPT2_SHA256, TOKENIZER, Tokenizer, load_tokenizer
 from oelm.data.tokens import FILES, TokenData, TrainingBatches, evaluation_batches, open_tokens
 from oelm.errors import BadData, NotCarriedOut, OelmError
+from oelm.interop.pretrained import tokenizer_of
 from oelm.models.gpt import GPT, generate_tokens
 from oelm.models.heads import attention_summary, logit_variances
 from oelm.models.loss import token_cross_entropy
@@ -32,7 +33,11 @@ MAX_WEIGHTS = 1 << 26
 """Largest number of attention weights of a layer to compute in a validation; training never holds whole squares."""
 VARIANCE_WINDOWS = 4
 """Number of validation windows in which the variances of logits are measured."""
-NUM_SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS = 3, 24, 96
+NUM_SAMPLES, PROMPT_TOKENS, SAMPLE_TOKENS, TEMPERATURE = 3, 24, 96, 0.8
+NO_SAMPLES = "no samples: {}\n"
+
+TokenLossFunction = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Map a model, inputs and targets to the mean loss and the loss of every token."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,16 @@ class LanguageTask:
         assert isinstance(run.data, DataSpec)  # noqa: S101  (the table of tasks has chosen by it)
         if not isinstance(run.model, GPTSpec):
             raise NotCarriedOut(
-                f"{run.model.name!r} cannot be trained on the text {run.data.corpus!r}: language modelling is "
-                "implemented for our GPT only. Use labelled data (ExamplesSpec), or a GPTSpec."
+                f"{run.model.name!r} cannot be trained on the probe {run.data.corpus!r}, whose answers are counted "
+                "for our GPT only. Use text or labelled data, or a GPTSpec."
             )
-        tokens = open_tokens(run.data.directory or find_or_prepare(run.data), vocab_size=run.model.vocab_size)
-        _refuse_other_corpus(run.data, tokens)
+        return cls._open(run.data, run.model.vocab_size)
+
+    @classmethod
+    def _open(cls, data: DataSpec, vocab_size: int | None) -> TokenData:
+        folder = data.directory or find_or_prepare(data, tokenizer_of=tokenizer_of)
+        tokens = open_tokens(folder, vocab_size=vocab_size)
+        _refuse_other_corpus(data, tokens)
         return tokens
 
     @classmethod
@@ -165,10 +175,16 @@ class LanguageTask:
 
     def measure(self, model: nn.Module, split: Split) -> SplitResult:
         """Measure a whole split: its mean, its documents, and its losses by position."""
-        kept = DocumentLosses(as_gpt(model))
+        kept = DocumentLosses(model, self._token_losses)
         loss = self._mean_loss(kept, split)
         losses, windows = kept.records(self.tokens, split, self.length)
         return SplitResult(loss, losses=losses, windows=windows)
+
+    @staticmethod
+    def _token_losses(model: nn.Module, ids_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss, and the loss of every token."""
+        gpt = as_gpt(model)
+        return token_cross_entropy(gpt.hidden(ids_BT), gpt.token_embedding.weight, targets_BT)
 
     def describe(self, result: SplitResult, split: Split) -> dict[str, float | int | None]:
         """Return the perplexity, and the number of tokens that were predicted."""
@@ -204,7 +220,7 @@ class LanguageTask:
         try:
             samples = self._samples(gpt, load_tokenizer(self.tokens.directory))
         except OelmError as error:  # training does not need a tokenizer, only the text for people does
-            samples = f"no samples: {error}\n"
+            samples = NO_SAMPLES.format(error)
         return Artefacts(
             test_losses=test.losses if test else None,
             window_losses=(test or val).windows,
@@ -222,17 +238,19 @@ class LanguageTask:
         return torch.from_numpy(np.stack([tokens[start : start + length] for start in starts]).astype(np.int64))
 
     def _samples(self, model: GPT, tokenizer: Tokenizer) -> str:
-        tokens = self.tokens.split("val")
-        prompt = min(PROMPT_TOKENS, len(tokens), self.length)
         texts = []
-        for number in range(NUM_SAMPLES):
-            start = number * ((len(tokens) - prompt) // NUM_SAMPLES)
-            ids = [int(token) for token in tokens[start : start + prompt]]
-            new = list(
-                generate_tokens(model, ids, new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.run.seed + number)
-            )
+        for number, ids in enumerate(self._prompts()):
+            seed = self.run.seed + number
+            new = list(generate_tokens(model, ids, new_tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, seed=seed))
             texts.append(f"{tokenizer.decode(ids)} [...]{tokenizer.decode(new)}")
         return "\n\n".join(texts) + "\n"
+
+    def _prompts(self) -> list[list[int]]:
+        """Return the beginnings that samples continue, evenly spread over validation."""
+        tokens = self.tokens.split("val")
+        prompt = min(PROMPT_TOKENS, len(tokens), self.length)
+        starts = [number * ((len(tokens) - prompt) // NUM_SAMPLES) for number in range(NUM_SAMPLES)]
+        return [[int(token) for token in tokens[start : start + prompt]] for start in starts]
 
 
 def as_gpt(model: nn.Module) -> GPT:
@@ -247,7 +265,7 @@ def as_gpt(model: nn.Module) -> GPT:
 def _refuse_other_corpus(spec: DataSpec, tokens: TokenData) -> None:
     """Refuse a folder of another corpus than the run names: its record would name a text that it never saw."""
     made = tokens.meta.request if tokens.meta else None
-    for field in ("corpus", "vocab_size", "tokens", "seal") if made else ():
+    for field in ("corpus", "vocab_size", "tokenizer", "tokens", "seal") if made else ():
         stated, held = getattr(spec, field), getattr(made, field)
         if stated not in (None, held):
             raise BadData(
@@ -307,18 +325,17 @@ def _vocabulary(folder: Path) -> str | None:
 
 
 class DocumentLosses(nn.Module):
-    """A GPT that keeps the loss of every token. It is called like the GPT and returns the same mean."""
+    """A model that keeps the loss of every token. It is called with targets and returns the mean."""
 
-    def __init__(self, model: GPT) -> None:
+    def __init__(self, model: nn.Module, token_losses: TokenLossFunction) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.token_losses = model, token_losses
         self.kept: list[Tensor] = []
         self.train(model.training)
 
     def forward(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the mean loss, and keep the loss of every token."""
-        weight_VD = self.model.token_embedding.weight
-        mean, losses_BT = token_cross_entropy(self.model.hidden(ids_BT), weight_VD, targets_BT)
+        mean, losses_BT = self.token_losses(self.model, ids_BT, targets_BT)
         self.kept.append(losses_BT.flatten().cpu())
         return mean
 
