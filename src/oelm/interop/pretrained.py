@@ -87,7 +87,7 @@ def load_pretrained(path: str | Path, **options: Any) -> nn.Module:
 @contextmanager
 def _expect_repairs(cls: Any) -> Iterator[None]:
     """Keep transformers from reporting the tensors of repairs as unexpected: `load_repairs` reads them afterwards."""
-    known = cls._keys_to_ignore_on_load_unexpected  # noqa: SLF001  (transformers has no argument for it)
+    known = cls._keys_to_ignore_on_load_unexpected  # transformers has no argument for it
     cls._keys_to_ignore_on_load_unexpected = [*(known or ()), r"\.oelm_"]
     try:
         yield
