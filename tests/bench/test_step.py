@@ -18,7 +18,7 @@ from oelm.cli import dispatch
 from oelm.errors import InvalidSpec, RunFailed, UnknownName
 from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
-from oelm.spec.model import named_size
+from oelm.spec.model import GPT_SIZES
 
 pytestmark = pytest.mark.programs
 
@@ -42,7 +42,7 @@ def test_every_side_starts_from_the_same_weights_and_has_the_same_losses(capsys,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_bare_products_are_those_of_a_step(dtype):
-    spec = named_size("nano")
+    spec = GPT_SIZES["nano"]
     with FlopCounterMode(display=False) as counter:
         for product in bare_products(spec, batch=2, length=32, dtype=dtype):
             assert product().dtype == dtype
@@ -50,7 +50,7 @@ def test_the_bare_products_are_those_of_a_step(dtype):
 
 
 def test_the_nanogpt_style_model_is_our_function():
-    ours = GPT(named_size("nano"))
+    ours = GPT(GPT_SIZES["nano"])
     theirs = NanoGPTStyle(ours)
     tokens = torch.randint(0, 97, (2, 33), generator=torch.Generator().manual_seed(0))
     ids, targets = tokens[:, :-1], tokens[:, 1:].contiguous()

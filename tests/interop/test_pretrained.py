@@ -135,6 +135,16 @@ def test_a_model_loaded_without_its_repairs_does_not_run(method, tmp_path):
     oelm.load(tmp_path)(torch.arange(3, 9)[None])
 
 
+def test_loading_a_repaired_model_the_right_way_does_not_call_its_repairs_unexpected(tmp_path, caplog):
+    model = small_gpt2()
+    oelm.apply(model, METHODS[0])
+    model.save_pretrained(tmp_path)
+    oelm.load(tmp_path)
+    assert "UNEXPECTED" not in caplog.text
+    transformers.GPT2LMHeadModel.from_pretrained(tmp_path)  # another way of loading still warns
+    assert "UNEXPECTED" in caplog.text
+
+
 def test_what_the_trainer_saves_of_a_repaired_model_comes_back_and_goes_on(tmp_path):
     class Rows(torch.utils.data.Dataset):
         def __len__(self):

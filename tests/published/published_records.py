@@ -11,7 +11,7 @@ from oelm.record.folder import run_directory, write_record
 from oelm.record.record import ResultRecord, SecondsRecord
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.methods import named_method
-from oelm.spec.model import HuggingFaceSpec, named_size
+from oelm.spec.model import GPT_SIZES, HuggingFaceSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
 
@@ -26,7 +26,7 @@ def spec_of(item: PublishedRun) -> RunSpec:
         arm=ARMS[item.method],
         label=item.id,
         method=named_method(item.method),
-        model=named_size("medium-512") if language else HuggingFaceSpec(name="bert-base", labels=3),
+        model=GPT_SIZES["medium-512"] if language else HuggingFaceSpec(name="bert-base", labels=3),
         data=DataSpec(corpus=item.corpus) if language else ExamplesSpec(corpus=item.corpus),
         train=TrainSpec(steps=item.steps or 73_000, learning_rate=item.learning_rate),
         seed=42,

@@ -60,6 +60,24 @@ def test_a_line_says_what_the_row_found(study: Study, make_record: Any) -> None:
     )  # fmt: skip
 
 
+def test_the_one_sided_bound_is_in_the_table_where_it_decides(study: Study, make_record: Any) -> None:
+    def found(spread: float) -> Table:
+        losses = {seed: 0.02 + spread * (seed - 1) for seed in (0, 1, 2)}
+        records = [
+            (Path(str(n)), make_record(run, 1.4 + (run.arm != "baseline") * losses[run.seed]))
+            for n, run in enumerate(study.runs())
+        ]
+        return results(compare_records(study, records), say)
+
+    decided = found(0.0135)  # the two-sided interval reaches beyond 5 %, the one-sided bound does not
+    columns = [column.heading for column in decided.columns]
+    frozen = dict(zip(columns, decided.lines[1].cells, strict=True))
+    assert frozen["within 5 %"] == "met"
+    assert frozen["95 % interval"] == "-1.3 to +5.5 %"
+    assert frozen["one-sided 95 % bound"] == "+4.4 %"
+    assert "one-sided 95 % bound" not in [column.heading for column in found(0.001).columns]
+
+
 def test_chinese_readers_get_the_same_numbers(study: Study, make_record: Any) -> None:
     table = results(made(study, make_record), wording("zh"))
     assert table.columns[2].heading == "测试困惑度"

@@ -21,6 +21,7 @@ from oelm.files import parse_checked
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
 from oelm.record.folder import RunFolder, read_attention, read_metrics, read_record
+from oelm.runs import execute as execute_module
 from oelm.runs import lock
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
@@ -28,6 +29,7 @@ from oelm.runs.restore import load_run
 from oelm.spec.model import GPTSpec
 from oelm.tasks import make_task
 from oelm.train.checkpoint import Checkpoints
+from oelm.train.loop import TrainingState
 
 from .conftest import carried_out, forked, killed_at
 
@@ -91,6 +93,30 @@ def test_a_repaired_run_says_what_its_repairs_train_and_comes_back_with_them(tin
     restored = load_run(tmp_path).model
     trained = [restored.blocks[0].attention.query_fold.core_HKK, restored.blocks[1].attention.position_bias.bias_HT]
     assert all(parameter.any() for parameter in trained)
+
+
+def test_the_time_left_runs_down_during_an_evaluation_and_counts_what_comes_after_it(tiny_run, tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(execute_module.time, "monotonic", lambda: now)
+    run = tiny_run(steps=20, eval_every=10)
+    observer = execute_module.RunObserver(RunFolder(tmp_path), run, units_per_step=100, quiet=True)
+    observer.looks = execute_module.Looks(steps=30, val=2, test=3, every=10)
+    observer.turn_to("starting")
+    assert observer._left() == ""  # nothing was timed yet
+    observer.validating(TrainingState(step=10, step_seconds=[2.0] * 10))
+    # 10 steps of 2 s; 1 validation now, 1 at the end, 2 + 3 for the whole splits, each 30 steps of a third of 2 s
+    assert observer._left() == "160 s left"
+    now += 15
+    assert observer._left() == "145 s left"
+    state = TrainingState(step=20, step_seconds=[2.0] * 20, validation_seconds=[10.0, 10.0])
+    for doing, left in ((execute_module.WHOLE_VAL, "50 s left"), (execute_module.WHOLE_TEST, "30 s left")):
+        observer._state = state
+        observer.turn_to(doing)
+        assert observer._left() == left
+    now += 100
+    assert observer._left() == "0 s left"
+    observer.turn_to("writing samples and statistics")
+    assert observer._left() == ""
 
 
 def test_training_learns(complete):

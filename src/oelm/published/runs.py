@@ -23,7 +23,7 @@ from oelm.record.folder import LOG, METRICS, RECORD, TIMING, run_directory, writ
 from oelm.record.record import EnvironmentRecord, MetricRecord, ResultRecord, RunRecord, SecondsRecord
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.methods import named_method
-from oelm.spec.model import GPTSpec, HuggingFaceSpec, named_size
+from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
 from oelm.spec.value import explain_validation
@@ -225,7 +225,7 @@ def _gpt_run(
     read = _Reader(settings, assumed)
     method = PUBLISHED_METHODS[timing.model_type]
     dataset = str(timing.dataset or read.get("dataset", UNKNOWN, settings.dataset))
-    size = named_size("medium-512")
+    size = GPT_SIZES["medium-512"]
     if settings.flags:
         size = GPTSpec(
             vocab_size=read.get("vocab_size", 50257), context=read.get("seq_len", 512),

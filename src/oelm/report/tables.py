@@ -12,7 +12,7 @@ from oelm.analysis.bootstrap import Noise
 from oelm.analysis.budgets import Convergence, Saving
 from oelm.analysis.compare import Comparison, Gap, Ignored
 from oelm.analysis.evidence import Cell, Evidence, Row, format_value
-from oelm.analysis.statistics import is_marked
+from oelm.analysis.statistics import is_marked, non_inferiority
 from oelm.analysis.tuning import Sensitivity
 from oelm.record.folder import RECORD
 from oelm.report.render import Column, Folded, Line, Remark, Section, Table
@@ -160,6 +160,7 @@ def results(comparison: Comparison, say: Say, noise: Noise | None = None) -> Tab
         Column("figure", say(f"{measure.name}_{comparison.judged}")),
         Column("difference", say("difference", reference=study.reference)),
         Column("interval", say("interval")),
+        *([Column("bound", say("one_sided"))] if _is_decided_by_bound(comparison) else []),
         *([Column("noise", say("noise"))] if noise else []),
         Column("verdict", say("verdict", margin=margin)),
     ]
@@ -185,10 +186,27 @@ def _cells(comparison: Comparison, row: Row, noise: Noise, say: Say) -> Iterable
     yield format_figure(row.figure, measure, say) + marks(row)
     yield format_difference(row.difference.mean, measure, say) if row.difference else none
     yield format_interval(row.difference, measure, say)
+    if _is_decided_by_bound(comparison):
+        bound = _deciding_bound(row)
+        yield none if bound is None else format_difference(bound, measure, say)
     if noise:
         found = noise.get((row.arm, row.cell))
         yield format_bounds(found.interval if found else None, measure, say)
     yield format_verdict(row, say)
+
+
+def _is_decided_by_bound(comparison: Comparison) -> bool:
+    return any(_deciding_bound(row) is not None for row in comparison.rows)
+
+
+def _deciding_bound(row: Row) -> float | None:
+    """Return the one-sided bound behind a verdict that the two-sided interval, on both sides of the margin, hides."""
+    found = row.difference
+    if found is None or found.bounds is None or row.verdict != found.verdict or row.verdict == "undecided":
+        return None
+    if non_inferiority(found.interval, found.margin) == found.verdict:
+        return None
+    return found.bounds.high if found.verdict == "met" else found.bounds.low
 
 
 def _notes(comparison: Comparison, say: Say, noise: Noise) -> Iterable[str]:

@@ -286,6 +286,10 @@ PLAIN_LINE_SECONDS = 2.0
 """The shortest time between two printed lines where there is no terminal."""
 SILENCE_SECONDS = 8.0
 """After this time without a line, one says what the run is doing."""
+TRAINING, VALIDATING = "training", "validating"
+WHOLE_VAL, WHOLE_TEST = "evaluating the whole validation split", "evaluating the whole test split"
+FORWARD_SHARE = 1 / 3
+"""The share of a training step that its forward pass takes, about: the backward pass has twice its products."""
 
 
 class RunObserver:
@@ -316,10 +320,8 @@ class RunObserver:
         self._ended = threading.Event()
         self._ticker = threading.Thread(target=self._tick, daemon=True, name="progress")
         self._state = TrainingState()
-        self.doing = "starting"
-        """What the run is doing now, for people."""
-        self.last_looks = 1.0
-        """How many validations the evaluation at the end is worth in time."""
+        self._doing, self._since = "starting", time.monotonic()
+        self.looks = Looks()
         self._last = ""
         """The accuracy at the last validation, as text."""
         self._metrics: TextIO | None = None
@@ -358,9 +360,15 @@ class RunObserver:
             if file is not None:
                 file.close()
 
+    def turn_to(self, doing: str) -> None:
+        """Say what the run does from now on, in words for people."""
+        self._doing, self._since = doing, time.monotonic()
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], completed=self._state.step, description=doing, left=self._left())
+
     def trained(self, progress: TrainingState, loss: float, rate: float) -> None:
         """Write the mean loss since the last call."""
-        self._state, self.doing = progress, "training"
+        self._state, self._doing, self._since = progress, TRAINING, time.monotonic()
         speed = self.units / _recent(progress.step_seconds)
         self._note(
             MetricRecord(
@@ -378,20 +386,18 @@ class RunObserver:
         plain = f"[Step {progress.step}] {line}"
         self._write_line(self._log, plain)
         if self._bar:
-            left = f"{self._seconds_left():.0f} s left"
-            self._bar.update(self._bar.task_ids[0], completed=progress.step, description=line, left=left)
+            self._bar.update(self._bar.task_ids[0], completed=progress.step, description=line, left=self._left())
         elif time.monotonic() - self._printed >= PLAIN_LINE_SECONDS or progress.step == self.spec.steps:
-            self._print(f"{plain}  {self._seconds_left():.0f} s left")
+            self._print(f"{plain}  {self._left()}")
 
     def validating(self, progress: TrainingState) -> None:
         """Show that a validation begins."""
-        self._state, self.doing = progress, "validating"
-        if self._bar:
-            self._bar.update(self._bar.task_ids[0], completed=progress.step, description=self.doing)
+        self._state = progress
+        self.turn_to(VALIDATING)
 
     def validated(self, progress: TrainingState, measured: Measured) -> None:
         """Write the result of a validation."""
-        self.doing = "training"
+        self._doing, self._since = TRAINING, time.monotonic()
         loss, accuracy = measured.loss, measured.accuracy
         seconds, worked = progress.train_seconds, progress.processor_seconds
         self._note(
@@ -418,19 +424,22 @@ class RunObserver:
     def _tick(self) -> None:
         """Say what the run is doing whenever nothing was printed for a while: a step or an evaluation may be long."""
         while not self._ended.wait(1.0):
-            if self._bar or time.monotonic() - self._printed < SILENCE_SECONDS:
-                continue
-            left = f"  {self._seconds_left():.0f} s left" if self._state.step_seconds else ""
-            self._print(f"[Step {self._state.step}] {self.doing} ...{left}")
+            if self._bar:
+                self._bar.update(self._bar.task_ids[0], left=self._left())
+            elif time.monotonic() - self._printed >= SILENCE_SECONDS:
+                self._print(f"[Step {self._state.step}] {self._doing} ...  {self._left()}".rstrip())
 
-    def _seconds_left(self) -> float:
-        """Estimate the time left: of the steps, of the validations between them, and of the evaluation at the end."""
+    def _left(self) -> str:
+        """Return the estimated time left in words; nothing while there is nothing to estimate it from."""
         state, spec = self._state, self.spec
+        step, looks = _recent(state.step_seconds), state.validation_seconds
+        each = sum(looks) / len(looks) if looks else self.looks.steps * step * FORWARD_SHARE
         steps = spec.steps - state.step
-        looks = state.validation_seconds
-        each = sum(looks) / len(looks) if looks else 0.0
-        every = spec.eval_every if isinstance(spec.eval_every, int) else spec.steps
-        return steps * _recent(state.step_seconds) + each * (steps / every + self.last_looks)
+        left = self.looks.left(self._doing, steps)
+        if not step or left is None:
+            return ""
+        expected = steps * step + left * each
+        return f"{max(expected - (time.monotonic() - self._since), 0):.0f} s left"
 
     def _write_line(self, file: TextIO | None, line: str) -> None:
         if file is not None:
@@ -457,11 +466,35 @@ def _recent(step_seconds: list[float]) -> float:
     return sum(last) / len(last)
 
 
-def _last_looks(run: RunSpec, data: DataRecord) -> float:
-    """Return how many validations the evaluation of the whole splits at the end is worth."""
-    tokens, usual = data.tokens, run.train.eval_tokens
-    whole = tokens.get("val", 0) + (tokens.get("test", 0) if run.scores_test else 0)
-    return max(1.0, whole / min(usual, tokens["val"])) if usual and tokens.get("val") else 2.0
+@dataclass(frozen=True)
+class Looks:
+    """The sizes of a run's evaluations, from which their time is estimated."""
+
+    steps: float = 0.0
+    """How many training steps read as many tokens as one validation."""
+    val: float = 1.0
+    """How many validations the whole validation split is worth."""
+    test: float = 0.0
+    every: float = math.inf
+    """How many steps are between two validations."""
+
+    @classmethod
+    def of(cls, run: RunSpec, data: DataRecord, task: Task) -> Self:
+        """Return those of a run; validations read a part of the split if the run says so."""
+        whole = data.tokens.get("val", 0)
+        if not whole:
+            return cls()
+        seen = min(run.train.eval_tokens or whole, whole)
+        test = data.tokens.get("test", 0) if run.scores_test else 0
+        every = run.train.eval_every
+        steps = every if isinstance(every, int) else task.steps_per_epoch
+        return cls(seen / task.units_per_step, whole / seen, test / seen, steps)
+
+    def left(self, doing: str, steps: int) -> float | None:
+        """Return how many validations are to come in `steps`, with the current one; None when only writing is left."""
+        whole = self.val + self.test
+        later = steps // self.every + whole
+        return {TRAINING: later, VALIDATING: 1 + later, WHOLE_VAL: whole, WHOLE_TEST: self.test}.get(doing)
 
 
 def execute(
@@ -606,7 +639,7 @@ def _carry_out(
         quiet=quiet,
         leads=here.leads,
     ) as observer:
-        observer.last_looks = _last_looks(run, recorder.data)
+        observer.looks = Looks.of(run, recorder.data, task)
         training = _training(task, model, checkpoints, recorder, observer, stop)
         recorder.damage += observer.damage
         replaced = (f"{trouble} The checkpoint before it is used instead." for trouble in troubles)
@@ -696,12 +729,12 @@ def _conclude(
     run = recorder.run
     recorder.frozen_hashes = surgery.verify_frozen(model)
     with breaks():
-        observer.doing = "evaluating the whole validation split"
+        observer.turn_to(WHOLE_VAL)
         # Token files may come without validation tokens; their run has no result but its weights.
         val = task.measure(model, "val") if "val" in task.splits else None
-        observer.doing = "evaluating the whole test split"
+        observer.turn_to(WHOLE_TEST)
         test = task.measure(model, "test") if "test" in task.splits and run.scores_test else None
-        observer.doing = "writing samples and statistics"
+        observer.turn_to("writing samples and statistics")
         artefacts = task.artefacts(model, val, test) if here.leads and val else None
     seen = progress.step * task.units_per_step
     peak = matmul_peak(here.device, run.train.precision) * here.size

@@ -96,10 +96,10 @@ GPT_SIZES: dict[str, GPTSpec] = {
 
 
 def named_size(name: str) -> GPTSpec:
-    """Return the GPT of a named size."""
+    """Return the GPT of a named size, with the vocabulary of the data that it will read."""
     if name not in GPT_SIZES:
         raise UnknownName("GPT size", name, GPT_SIZES)
-    return GPT_SIZES[name]
+    return GPT_SIZES[name].model_copy(update={"vocab_size": None})
 
 
 # The number of parameters and steps in closed form, for studies that declare sizes.
