@@ -155,6 +155,7 @@ def test_the_nine_frozen_seeds_are_skewed(coverage: ModuleType) -> None:
     assert float(stats.skew(noise, bias=False)) > 1
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("seeds", [3, 6, 9])
 def test_under_normal_noise_intervals_cover_and_met_is_rarely_false(coverage: ModuleType, seeds: int) -> None:
     found = coverage.rates(coverage.normal, 6, seeds, studies=300)
@@ -162,6 +163,7 @@ def test_under_normal_noise_intervals_cover_and_met_is_rarely_false(coverage: Mo
     assert found.false_met <= 0.06
 
 
+@pytest.mark.programs
 def test_under_skewed_noise_intervals_of_six_seeds_cover_and_met_is_rarely_false(coverage: ModuleType) -> None:
     draw = coverage.skewed(coverage.nine_frozen_seeds())
     found = coverage.rates(draw, 6, 6, studies=300)

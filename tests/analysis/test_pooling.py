@@ -91,6 +91,7 @@ def test_places_that_disagree_have_a_wider_interval_and_ones_that_agree_no_narro
     assert apart.estimate.error > 5 * agree.estimate.error
 
 
+@pytest.mark.programs
 def test_the_pooled_interval_covers_the_mean_of_all_corpora_about_as_often_as_it_says() -> None:
     draw = np.random.default_rng(0)
     hits = 0

@@ -68,6 +68,7 @@ def test_a_line_has_the_interval_of_the_textbook():
     assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half))
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("truth", "quantity", "form"),
     [
@@ -251,6 +252,7 @@ def test_the_prediction_does_not_look_at_the_held_back_size(ladder, write_run, t
     assert seeing.rests_on == blind.rests_on
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(("lang", "words"), [("en", "measured"), ("zh", "实际结果")])
 def test_the_report_shows_prediction_and_outcome_side_by_side(ladder, write_run, tmp_path, lang, words):
     study, root, last = ladder

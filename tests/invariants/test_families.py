@@ -250,6 +250,7 @@ def test_a_cast_is_no_movement_and_stays_frozen(row, dtype):
         oelm.verify_frozen(model)
 
 
+@pytest.mark.programs
 @every_family
 def test_a_compiled_model_stays_frozen(row):
     model = row.build()

@@ -259,6 +259,7 @@ def test_a_model_in_half_precision_carries_it_out(parts):
         assert half(IDS).isfinite().all()
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("parts", TOGETHER)
 def test_compiling_changes_nothing_but_the_time(parts):
     model = repaired(parts)

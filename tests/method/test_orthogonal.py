@@ -187,6 +187,7 @@ print([sha256(draw(init, (8, 64, 512), stream(7, "t")).float()) for init in init
 """
 
 
+@pytest.mark.programs
 def test_the_same_seed_gives_the_same_bytes_under_1_2_and_8_threads():
     outputs = {
         threads: subprocess.run(

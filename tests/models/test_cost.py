@@ -73,6 +73,7 @@ def test_freezing_qk_removes_the_published_share_of_a_medium_step():
     assert round(100 * cost.flop_share, 1) == 2.2
 
 
+@pytest.mark.programs
 def test_freezing_qk_removes_the_published_share_of_a_bert_step():
     model = with_method(parse_model_name("bert-base", 3), "oelm-freeze")
     cost = training_cost(model, 8, 128)
@@ -131,6 +132,7 @@ def test_a_gpt_with_labels_reads_one_token_and_has_no_vocabulary_to_choose_from(
     assert_is_closed_form(cost, forward, frozen=("q", "k"))
 
 
+@pytest.mark.programs
 def test_an_answer_that_is_written_costs_what_is_written():
     model = with_method(parse_model_name("t5-small", None), "oelm-freeze")
     feed = {"input_ids": torch.ones(1, 16, dtype=torch.long), "decoder_input_ids": torch.ones(1, 3, dtype=torch.long)}
@@ -141,6 +143,7 @@ def test_an_answer_that_is_written_costs_what_is_written():
     assert training_cost(model, 1, 16, 3).total_flops == counted(loss)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("name", "labels"),
     [
@@ -327,6 +330,7 @@ print(json.dumps([status("VmHWM") - before, training_cost(model, 8, 256).memory_
 """
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_a_real_step_needs_at_most_half_as_much_again_as_the_estimate_of_memory(dropout):

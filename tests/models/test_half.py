@@ -160,6 +160,7 @@ def trained(precision, steps, method="baseline", spec=SMALL):
     return losses, model
 
 
+@pytest.mark.programs
 def test_forty_bf16_steps_lose_no_more_than_a_hundredth_of_a_nat_to_float32():
     full, _ = trained("fp32", 40)
     short, model = trained("bf16", 40)

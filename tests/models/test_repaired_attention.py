@@ -448,6 +448,7 @@ def test_the_audit_counts_content_and_features(row):
     assert audit.max_departure < 1e-6
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("parts", [TOGETHER, "features"])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
 @pytest.mark.parametrize("base", ["oelm", "oelm-slice"])
