@@ -301,6 +301,31 @@ def test_a_report_opens_from_its_study(opened: Open, runs: Path, study: Study) -
     assert page.evaluate("getComputedStyle(document.body).maxWidth") != "none"  # its own style is allowed
 
 
+def test_the_margin_of_a_report_is_in_sight_on_a_phone(
+    opened: Open, tmp_path: Path, study: Study, make_record: Any
+) -> None:
+    root = tmp_path / "runs" / study.name
+    write_study(root, study)
+    for run in study.runs():
+        record = make_record(run, 1.4 + (run.arm != "baseline") * (0.02 + 0.001 * run.seed))
+        write_record(run_directory(root, record.spec), record)
+    write_report(study, root, root / "report")
+    page = opened("/", 390)
+    with page.expect_navigation():
+        page.get_by_role("link", name="Report").click()
+    box = page.locator("[data-figure^=forest] svg").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390  # the dashed line is at the right edge
+
+
+def test_the_numbers_of_a_run_have_chinese_names_on_the_chinese_page(opened: Open, runs: Path) -> None:
+    page = opened(at("run", keys(runs, "complete")[0], lang="zh"))
+    page.wait_for_selector("#numbers dt")
+    names = page.locator("#numbers dt").all_inner_texts()
+    assert [name for name in names if not re.search("[一-鿿]", name)] == []
+    assert names[0] == "困惑度"
+
+
 def test_markup_in_names_logs_and_samples_stays_text(
     opened: Open, tmp_path: Path, study: Study, make_record: Any
 ) -> None:

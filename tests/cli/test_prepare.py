@@ -31,6 +31,7 @@ def test_a_corpus_goes_to_the_published_place(source: Path, capsys: pytest.Captu
     assert open_tokens(Path("data/tinystories")).num_tokens("train") > 0
     shown = capsys.readouterr().out
     assert "data/tinystories: tinystories, documents are stories, one in 20 drawn for val and test" in shown
+    assert "In a study: data=oelm.DataSpec(corpus='tinystories')" in shown
     assert verb.prepare_command(["tinystories", "--from", str(source)]) == 0
     assert "already prepared; nothing to do" in capsys.readouterr().err
 

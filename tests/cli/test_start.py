@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -15,6 +16,7 @@ from oelm.record.stages import stage_of
 from oelm.spec.methods import METHODS
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.study import load_study
+from oelm.spec.train import TrackerName
 
 
 def test_the_demo_has_a_frozen_arm_without_repairs_and_one_with_them_and_enough_seeds_to_decide():
@@ -84,6 +86,7 @@ def test_doctor_says_how_to_fix_everything_that_is_not_ok(tmp_path, monkeypatch,
     assert dispatch(["doctor", "--json", "--out", str(tmp_path)]) == 0
     checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)}
     assert {"oelm", "torch", "cores", "memory", "disk", "bf16", "GPUs", "Slurm", "chromium"} <= set(checks)
+    assert set(get_args(TrackerName)) <= set(checks)
     assert "OMP_NUM_THREADS=1" in checks["cores"]["fix"]
     assert checks["chromium"]["state"] == checks["Slurm"]["state"] == "missing"
     assert all(check["fix"] for check in checks.values() if check["state"] != "ok")

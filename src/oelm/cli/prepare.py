@@ -89,6 +89,10 @@ def prepare_command(argv: list[str]) -> int:
     meta = read_meta(directory)
     assert meta is not None  # noqa: S101  (prepare promises it)
     _show(directory, meta, as_json=asked.json)
+    if not asked.json and asked.out is None:
+        fields = {"corpus": spec.corpus, **spec.model_dump(exclude_defaults=True, exclude={"source"})}
+        words = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        Console(soft_wrap=True).print(f"In a study: data=oelm.DataSpec({words})", highlight=False, markup=False)
     return 0
 
 

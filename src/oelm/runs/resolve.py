@@ -182,6 +182,7 @@ def warn_of_vocabulary(model: ModelSpec, total: int) -> str | None:
     if embedding < DWARFS * max(1, total - embedding):
         return None
     return (
-        f"warning: the vocabulary of {model.vocab_size:,} entries has {embedding / total:.0%} of the {total:,} "
-        "parameters, so the run mostly trains its embedding. A smaller vocabulary (data.vocab_size) suits this size."
+        f"warning: the vocabulary of {model.vocab_size:,} entries has {embedding:,} parameters, at least {DWARFS} "
+        "times the rest of the model, so the run mostly trains its embedding. A smaller vocabulary (data.vocab_size) "
+        "suits this size."
     )

@@ -1,6 +1,6 @@
 // The comparison of runs: their curves in one chart, their numbers, and the differences of their specs.
 import { Chart, swatch } from "./chart.js";
-import { address, again, ask, badge, byId, el, fullName, judged, measureOf, noteOf, number, perplexity, query, replace, say, stateOf, whole } from "./page.js";
+import { address, again, ask, badge, byId, el, fullName, judged, measureOf, nameOfField, noteOf, number, perplexity, query, replace, say, stateOf, whole } from "./page.js";
 
 const ids = [...new Set(query.getAll("run"))];
 const cursors = new Map(ids.map((id) => [id, ""]));
@@ -11,7 +11,6 @@ let known = "";
 const runLink = (row) => el("a", { href: address("/run", [["run", row.id]]) }, fullName(row));
 const without = (id) => address("/compare", ids.filter((other) => other !== id).map((other) => ["run", other]));
 
-const plain = (name) => name.replace(/_bytes$/, "").replaceAll("_", " ");
 const titleOf = (key, rows) => (key.endsWith("perplexity") ? measureOf(rows, key.replace("perplexity", "")) : say(key));
 
 function finals({ rows, results, now }) {
@@ -20,11 +19,11 @@ function finals({ rows, results, now }) {
   const others = [...new Set(results.flatMap((result) => Object.keys(result)))].filter((name) => !(name in own) && !["val_loss", "val_accuracy", "test_accuracy"].includes(name));
   const shownAs = (name, value) => (name.includes("perplexity") ? perplexity(value) : name.endsWith("_bytes") ? `${number(value / 2 ** 20, 1)} MiB` : number(value));
   const head = el("tr", {}, el("th", { scope: "col" }, say("run")), Object.keys(own).map((key) => el("th", { scope: "col", class: key === "status" ? null : "number" }, titleOf(key, rows))),
-    others.map((name) => el("th", { scope: "col", class: "number" }, plain(name))), el("th", {}));
+    others.map((name) => el("th", { scope: "col", class: "number" }, nameOfField(name))), el("th", {}));
   const body = rows.map((row, n) => el("tr", {},
     el("th", { scope: "row" }, swatch(chart.series[n]), runLink(row), noteOf(row), row.reason ? el("span", { class: "reason" }, row.reason) : null),
     Object.entries(own).map(([key, cell]) => el("td", { class: key === "status" ? null : "number", "data-label": titleOf(key, [row]) }, cell(row))),
-    others.map((name) => el("td", { class: "number", "data-label": plain(name) }, name in results[n] ? shownAs(name, results[n][name]) : say("none"))),
+    others.map((name) => el("td", { class: "number", "data-label": nameOfField(name) }, name in results[n] ? shownAs(name, results[n][name]) : say("none"))),
     el("td", {}, el("a", { class: "remove", href: without(row.id), "aria-label": say("remove", { run: fullName(row) }), title: say("remove", { run: fullName(row) }) }, "×"))));
   replace(byId("finals"), el("thead", {}, head), el("tbody", {}, body));
 }

@@ -12,6 +12,9 @@ export function say(key, gaps = {}) {
   return WORDS[key].replace(/\{(\w+)\}/g, (_, name) => gaps[name]);
 }
 
+// The name of a number or of a field of a spec, in the language of the page where it has one.
+export const nameOfField = (name) => (name in WORDS ? WORDS[name] : name.replace(/_bytes$/, "").replaceAll("_", " "));
+
 function build(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -98,7 +101,7 @@ export const badge = (state) => el("span", { class: `state ${state}` }, say(stat
 
 export const nameOf = (row) => row.label ?? row.arm ?? row.name;
 // What a run of a study tries, for example "learning rate 0.003": it tells the runs of a tuning stage apart.
-export const triedBy = (row) => Object.entries(row.tried ?? {}).map(([field, value]) => `${field.split(".").at(-1).replaceAll("_", " ")} ${value}`).join(", ");
+export const triedBy = (row) => Object.entries(row.tried ?? {}).map(([field, value]) => `${nameOfField(field.split(".").at(-1))} ${value}`).join(", ");
 export const fullName = (row) => (row.arm === undefined ? row.name : [say("run_name", { name: nameOf(row), seed: row.seed }), triedBy(row)].filter(Boolean).join(", "));
 
 // The heading of the main measure: accuracy where all runs are judged by it, perplexity where none is.

@@ -1,6 +1,6 @@
 // One run: its state, curve, log, samples, heads, provenance and spec, updated while it trains.
 import { Chart } from "./chart.js";
-import { address, again, ask, badge, byId, el, duration, elapsed, fileAddress, fullName, lastSign, listProblems, noteOf, number, perplexity, query,
+import { address, again, ask, badge, byId, el, duration, elapsed, fileAddress, fullName, lastSign, listProblems, nameOfField, noteOf, number, perplexity, query,
   replace, reportLink, say, stateOf, svg, timeLeft, whole } from "./page.js";
 
 const id = query.get("run") ?? "";
@@ -50,14 +50,13 @@ function why({ row, record }) {
   byId("why-text").textContent = text.trim();
 }
 
-const TITLES = ["perplexity", "test_perplexity", "tokens_per_second"];
 function numbers({ row, result }) {
   // The perplexity of labels is meaningless, so it is null in the row of a classifier.
-  const found = { loss: row.loss, tokens_per_second: row.tokens_per_second, ...result, perplexity: row.perplexity, test_perplexity: row.test_perplexity };
+  const found = { perplexity: row.perplexity, test_perplexity: row.test_perplexity, loss: row.loss, ...result, tokens_per_second: row.tokens_per_second };
   const shown = Object.entries(found).filter(([name, value]) => value !== null && value !== undefined && name !== "val_loss");
   byId("numbers-section").hidden = shown.length === 0;
   replace(byId("numbers"), shown.map(([name, value]) => el("div", {},
-    el("dt", {}, TITLES.includes(name) || name === "loss" ? say(name) : name.replace(/_bytes$/, "").replaceAll("_", " ")),
+    el("dt", {}, nameOfField(name)),
     el("dd", {}, name.includes("perplexity") ? perplexity(value) : name.endsWith("_bytes") ? `${number(value / 2 ** 20, 1)} MiB` : name === "tokens_per_second" ? whole(value) : number(value)))));
 }
 
