@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import psutil
 import pytest
 
@@ -75,6 +76,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
                 child.kill()
     return report
 
+
+# On a loaded machine any example may take longer than the 200 ms that hypothesis allows by default.
+hypothesis.settings.register_profile("any-load", deadline=None)
+hypothesis.settings.load_profile("any-load")
 
 MakeRecord = Callable[..., RunRecord]
 WriteRun = Callable[..., Path]

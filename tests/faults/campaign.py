@@ -118,7 +118,7 @@ def is_refused(checkpoint: Path) -> bool:
 
 def files(folder: Path) -> dict[str, str]:
     """Return the sha256 of every file of a finished run, without the locks."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("claim."))
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and "claim" not in path.name)
     return {str(path.relative_to(folder)): sha256_of(path) for path in paths}
 
 

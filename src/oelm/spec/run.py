@@ -13,7 +13,7 @@ The words for the identity of a run:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -69,17 +69,30 @@ class RunSpec(Spec):
         return self.seed if own is None else own
 
 
-@remember
 def fingerprint(run: RunSpec) -> str:
     """Return the hash that identifies a run: of every field that can change its numbers, and of NUMERICS.
 
     Two runs with the same fingerprint are the same run. Names, folders and how often to save do not count.
     """
+    return _fingerprint_of(_identity(run))
+
+
+def _fingerprint_of(identity: dict[str, Any]) -> str:
+    return digest({"numerics": NUMERICS, "run": identity})[:16]
+
+
+@remember
+def _identity(run: RunSpec) -> dict[str, Any]:
     meaning = run.meaning()
     if isinstance(run.data, ExamplesSpec) and run.data.checksum is None:
         # Text and labelled text may have the same name. Once a run is resolved, the checksum tells them apart.
         meaning["data"] = {"kind": run.data.kind, **meaning.get("data", {})}
-    return digest({"numerics": NUMERICS, "run": meaning})[:16]
+    return meaning
+
+
+@remember
+def _declared_identity(run: RunSpec) -> dict[str, Any]:
+    return _identity(undo_resolve(run))
 
 
 def undo_resolve(run: RunSpec) -> RunSpec:
@@ -97,10 +110,9 @@ def undo_resolve(run: RunSpec) -> RunSpec:
     return run.model_copy(update={"data": data, "model": model, "train": train})
 
 
-@remember
 def declared_fingerprint(run: RunSpec) -> str:
     """Return the fingerprint of a run as it was declared: how a study finds the records of its runs."""
-    return fingerprint(undo_resolve(run))
+    return _fingerprint_of(_declared_identity(run))
 
 
 def in_precision_of(run: RunSpec, begun: RunSpec | None) -> RunSpec:

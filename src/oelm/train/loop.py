@@ -120,7 +120,8 @@ def catch_signals() -> Iterator[StopRequest]:
 
     SIGTERM and SIGHUP that are repeated soon change nothing, because Slurm and runners may send them twice. One that is
     repeated after `PATIENCE_SECONDS` interrupts at once: the process may hang in a call of the system that is
-    interrupted again and again, which Python repeats for as long as no signal handler raises. Ignored signals stay ignored: under nohup, a run continues when its terminal closes.
+    interrupted again and again, which Python repeats for as long as no signal handler raises. Ignored signals stay
+    ignored: under nohup, a run continues when its terminal closes.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread only
