@@ -289,6 +289,7 @@ print(json.dumps([early, heavy]))
     assert json.loads(done.stdout) == [[], []]
 
 
+@pytest.mark.programs
 def test_thirty_runs_are_reported_in_seconds_without_torch(study: Study, write_run: Any, tmp_path: Path) -> None:
     methods = ("baseline", "oelm-freeze", "oelm-random", "oelm-random-matched", "uniform", "oelm-slice")
     wide = Study(**{**study.model_dump(exclude={"arms", "seeds"}), "arms": methods, "seeds": (0, 1, 2, 3, 4)})

@@ -75,6 +75,7 @@ def test_binding_fills_in_steps_and_checksum_and_declaring_takes_them_out_again(
     assert fingerprint(made) != fingerprint(run)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("model", [TINY_GPT, TINY_BERT, TINY_GPT2], ids=["gpt", "bert", "gpt2, split"])
 def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(reviewing, tmp_path, model):
     kill_campaign(reviewing("oelm-progressive:0.2-0.8", model, epochs=5), tmp_path, kills=2, seed=1)

@@ -12,7 +12,7 @@ from oelm.record.folder import read_test_losses
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
 from oelm.spec.model import GPT_SIZES
-from oelm.tasks.language import DocumentLosses, by_document
+from oelm.tasks.language import DocumentLosses, LanguageTask, by_document
 
 
 def test_losses_are_summed_by_document_and_the_end_belongs_to_the_one_it_ends() -> None:
@@ -24,7 +24,7 @@ def test_losses_are_summed_by_document_and_the_end_belongs_to_the_one_it_ends() 
 def test_the_mean_is_that_of_the_model_itself_to_the_bit() -> None:
     model = GPT(GPT_SIZES["nano"], seed=0).eval()
     ids = torch.randint(0, 97, (3, 33), generator=torch.Generator().manual_seed(0))
-    kept = DocumentLosses(model)
+    kept = DocumentLosses(model, LanguageTask._token_losses)
     with torch.no_grad():
         assert kept(ids[:, :-1], ids[:, 1:]).item() == model(ids[:, :-1], ids[:, 1:]).item()
     assert not kept.training

@@ -62,6 +62,7 @@ def test_a_plan_states_every_setting_defaults_included(published):
         assert "token_types" in run.settings["data"] or run.settings["data"]["kind"] == "text"
 
 
+@pytest.mark.programs
 def test_a_plan_counts_shapes_as_real_weights_would(tmp_path, monkeypatch):
     """Shapes alone give the counts and FLOPs of a model with weights, for dense and for other methods."""
     monkeypatch.setattr(module, "costs_file", lambda: tmp_path / "costs.json")
@@ -220,6 +221,7 @@ def test_a_calibrated_plan_takes_its_times_from_real_steps_and_counts_evaluation
     assert result.calibrated
 
 
+@pytest.mark.programs
 def test_a_calibration_is_near_what_the_run_then_takes_and_is_kept(tiny_run, tmp_path, monkeypatch):
     model = GPTSpec(context=64, model_dim=64, num_layers=2, num_heads=2, vocab_size=300)
     run = tiny_run("oelm-freeze", model=model, steps=60, eval_every=60, batch_size=8)

@@ -49,6 +49,7 @@ def oelm(*words):
     )
 
 
+@pytest.mark.programs
 def test_a_study_without_tuning_is_registered_before_its_first_run_and_then_cannot_be_changed(declare, tmp_path):
     out = tmp_path / "runs"
     runners = [oelm("run", declare("seeds=(0,),"), "--out", out, "--slots", 1) for _ in range(2)]  # one study, both
