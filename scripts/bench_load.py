@@ -147,6 +147,8 @@ def measure_report(root: Path) -> dict[str, float]:
 
 def main() -> None:
     """Write the runs, measure, print JSON."""
+    from oelm.bench.turns import describe_machine
+
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--runs", type=int, default=5000, help="number of runs; default 5000")
     flags.add_argument("--folder", type=Path, help="folder of an earlier call to measure again")
@@ -156,7 +158,7 @@ def main() -> None:
         root = asked.folder or Path(scratch) / "runs"
         if not root.is_dir():
             write_runs(root, asked.runs)
-        found: dict[str, object] = {"bench": "load", "runs": asked.runs}
+        found: dict[str, object] = {"bench": "load", "runs": asked.runs, "threads": 1, **describe_machine()}
         if asked.only != "report":
             found["overview"] = measure_overview(root)
         if asked.only != "overview":

@@ -33,6 +33,12 @@ METHODS = {
     "size": "medium-512", "batch": [1, 512], "reference": "baseline",
     "arms": {"baseline": {}, "oelm-freeze": ARM}, "threads": 1, "environment": MACHINE["environment"],
 }  # fmt: skip
+LOAD = {
+    "bench": "load", "runs": 5000,
+    "overview": {"runs": 5000, "first_runs": 50, "first_seconds": 1.04, "whole_seconds": 37.2, "later_seconds": 0.5,
+                 "peak_bytes": 2**28},
+    "report_all": {"seconds": 15.5, "peak_bytes": 2**28}, **MACHINE,
+}  # fmt: skip
 
 
 def rendered(tmp_path, **results):
@@ -53,6 +59,13 @@ def test_every_result_is_a_row_with_its_machine(tmp_path):
     assert text.count("0123456789 |") == 3
     assert "](performance/performance.svg)" in text
     assert (tmp_path / "performance/performance.svg").read_text().startswith("<?xml")
+
+
+def test_the_load_of_many_runs_has_a_row_for_each_thing_that_people_wait_for(tmp_path):
+    text = rendered(tmp_path, load=LOAD)
+    assert "| results page, first 50 runs | 1.0 s | 256 MiB |" in text
+    assert "| `oelm report --all` of 5,000 runs | 15.5 s | 256 MiB |" in text
+    assert "| load | 2026-01-02 | 0123456789 |" in text
 
 
 def test_a_result_that_was_not_measured_leaves_its_section_out(tmp_path):
