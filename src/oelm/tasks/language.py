@@ -81,7 +81,7 @@ class LanguageTask:
         vocab_size = weights["token_embedding.weight"].shape[0]
         return GPT(run.model.model_copy(update={"vocab_size": vocab_size}), run.seed_of("init"))
 
-    def build_model(self) -> GPT:
+    def build_model(self) -> nn.Module:
         """Build the GPT with the vocabulary of the data.
 
         The weights are drawn on the CPU, so that they are the same on every device.
