@@ -37,6 +37,7 @@ def test_all_looks_together_spend_the_error(counts: list[int]) -> None:
     assert levels[0] == pytest.approx(error_spent(shares[0], ERROR), rel=1e-6)
 
 
+@pytest.mark.programs
 @settings(deadline=None, max_examples=15)
 @given(st.floats(0.0005, 0.4), st.sampled_from([1, 2]))
 def test_an_overall_error_is_the_one_at_which_its_look_decides(p: float, number: int) -> None:

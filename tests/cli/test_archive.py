@@ -121,6 +121,7 @@ def test_the_committed_report_leads_from_every_run_to_oelm_show(
         assert f"_{run}\n" in capsys.readouterr().out
 
 
+@pytest.mark.programs
 def test_the_committed_final_report_leads_into_the_reports_of_the_studies(
     archived: Path, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:

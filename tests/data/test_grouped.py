@@ -58,6 +58,7 @@ def test_a_limited_evaluation_is_spread_over_the_split():
     assert max(np.diff(sorted(rows))) == 10
 
 
+@pytest.mark.programs
 @pytest.mark.shared
 def test_sst2_costs_a_ninth_of_what_padding_to_128_does(shared_data):
     from oelm.spec.data import ExamplesSpec

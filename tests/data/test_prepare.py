@@ -232,6 +232,7 @@ prepare.prepare(DataSpec(corpus="mine", source=Path(sys.argv[1]), vocab_size=300
 """
 
 
+@pytest.mark.programs
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_stories(tmp_path / "a.txt", TEXTS * 60)
     whole = prepare(spec_for(source, vocab_size=300), tmp_path / "whole")

@@ -107,6 +107,7 @@ def small_gpt2():
     )
 
 
+@pytest.mark.programs
 def test_transformers_alone_refuses_a_model_with_repairs_and_warns_where_it_is_made_to_load_it(tmp_path):
     for method in METHODS:
         model = small_gpt2()

@@ -31,6 +31,7 @@ def encoder(tmp_path_factory):
     return directory
 
 
+@pytest.mark.programs
 def test_the_trainer_and_our_loop_agree_on_hashes_counts_and_accuracy(encoder, reviews, tmp_path):
     spec = importlib.util.spec_from_file_location("trainer_sst2", EXAMPLE)
     example = importlib.util.module_from_spec(spec)

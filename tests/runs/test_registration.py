@@ -76,6 +76,7 @@ def worked(path, root, **options):
     return LocalRunner(board, console=Console(file=io.StringIO()), **options)
 
 
+@pytest.mark.programs
 def test_a_tuned_study_is_registered_when_tuning_has_ended_and_a_screen_never(declare, tmp_path):
     screen = tmp_path / "screen"
     assert worked(declare(TUNED % "()"), screen).run() == 0

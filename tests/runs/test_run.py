@@ -157,6 +157,7 @@ def test_a_restored_model_is_the_trained_one_and_still_frozen(complete):
 METHODS = ["baseline", "oelm-progressive:0.2-0.8", "oelm-every:3", "oelm+core+diagonal+low-rank+bias+mix+temperature"]
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(tiny_run, tmp_path, method):
     kill_campaign(tiny_run(method, steps=60), tmp_path, kills=3, seed=1)
@@ -168,6 +169,7 @@ def test_twenty_kills_change_nothing(tiny_run, tmp_path, method):
     kill_campaign(tiny_run(method, steps=1000), tmp_path, kills=20, seed=2)
 
 
+@pytest.mark.programs
 def test_a_bf16_run_that_is_killed_ends_with_the_bits_of_an_undisturbed_one(tiny_run, tmp_path):
     # Without dropout and with more than one block of queries, so that attention is computed by blocks.
     model = GPTSpec(context=130, model_dim=32, num_layers=2, num_heads=4)
@@ -254,6 +256,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tiny_run, tmp_path):
         os.waitpid(pid, 0)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("line", [1, 3, 6])
 def test_a_process_that_slept_while_another_finished_its_run_writes_nothing(tiny_run, tmp_path, monkeypatch, line):
     """The sleeper is as if on another machine: only from there a live lock can expire."""
@@ -349,6 +352,7 @@ def test_nothing_but_oelm_errors_reaches_a_person(tiny_run, tmp_path):
         resolve(missing)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_learns_too(tiny_run, tmp_path, precision):
     record = carried_out(tiny_run(precision=precision), tmp_path)

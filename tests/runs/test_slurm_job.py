@@ -52,6 +52,7 @@ def until_it_trains(process, directory):
         time.sleep(0.05)
 
 
+@pytest.mark.programs
 def test_before_the_time_limit_the_run_saves_itself_and_a_fresh_job_is_handed_over(job, tmp_path):
     process, directory = job
     until_it_trains(process, directory)
@@ -65,6 +66,7 @@ def test_before_the_time_limit_the_run_saves_itself_and_a_fresh_job_is_handed_ov
     assert again.function.directory == directory
 
 
+@pytest.mark.programs
 def test_a_wish_to_stop_that_everybody_hears_several_times_still_lets_the_run_save_itself(job):
     process, directory = job
     until_it_trains(process, directory)

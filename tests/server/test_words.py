@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 import oelm.server
-from oelm.record.record import Status
+from oelm.record.record import ResultRecord, Status
 from oelm.report.wording import read_messages
 from oelm.server.app import PAGE_TEXTS
 
@@ -44,8 +44,9 @@ def test_every_key_on_the_page_has_a_text_and_every_text_is_used() -> None:
         "tune",
         "confirm",
         "test_quality",
+        *ResultRecord.model_fields,
         *(f"plot_{measure}" for measure in ("accuracy", "learning_rate", "tokens_per_second", "cores")),
-    }  # said by joined names
+    }  # said by joined names, and by those of the fields of a result
 
 
 def test_no_script_reads_text_as_markup_and_no_template_turns_escaping_off() -> None:
