@@ -4,7 +4,7 @@
 # others in docs/unfinished, where they change no report.
 #
 #   scripts/experiments.sh FOLDER content.py:speeches content.py:imdb content.py:larger
-#   scripts/experiments.sh FOLDER scaling.py:map-vocabulary scaling.py:ladder
+#   scripts/experiments.sh FOLDER scaling.py:map-vocabulary scaling.py:ladder decoder.py
 #
 # To continue a long study on another machine, archive it, commit the archive, and call this script there:
 #
@@ -36,10 +36,14 @@ for row in read_table(packaged_file("imdb")):
     oelm prepare reviews-and-speeches --from text --documents lines --vocab-size "$size" > /dev/null
   done
 fi
+if [[ " $* " == *" decoder.py"* ]]; then # a pretrained decoder reads its own vocabulary
+  oelm prepare sotu --from "$SPEECHES" --tokenizer smollm2 --tokens 300000 > /dev/null
+fi
 mkdir -p runs
 for archive in docs/results/*/runs.tar.xz docs/unfinished/*/runs.tar.xz; do
   oelm unpack "$archive"
 done
 for each in "$@"; do
-  oelm run "studies/${each%%:*}" --scale "${each##*:}"
+  file=${each%%:*} scale=${each#"${each%%:*}"}
+  oelm run "studies/$file" ${scale:+--scale "${scale#:}"}
 done
