@@ -76,9 +76,9 @@ def test_status_for_people_names_every_run_and_what_is_wrong_with_it(study, tmp_
     (broken / "record.json").write_text("{")
     path = tmp_path / "study.py"
     path.write_text(
-        "from oelm import RunSpec, Study, TrainSpec\nfrom oelm.spec.model import named_size\n"
+        "from oelm import RunSpec, Study, TrainSpec\nfrom oelm.spec.model import GPT_SIZES\n"
         "study = Study(name='runs', question='?', arms=('baseline', 'oelm-freeze'), seeds=(0, 1, 2),"
-        " base=RunSpec(model=named_size('nano'), train=TrainSpec(steps=100, warmup_steps=10)))\n"
+        " base=RunSpec(model=GPT_SIZES['nano'], train=TrainSpec(steps=100, warmup_steps=10)))\n"
     )
     assert dispatch(["status", str(path), "--runs", str(tmp_path)]) == 0
     text = capsys.readouterr().out

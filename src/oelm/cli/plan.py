@@ -133,7 +133,7 @@ def _show(plan: Plan, console: Console) -> None:
             "or train.processes, or choose a larger device.",
         )
     for warning in dict.fromkeys(run.warning for run in plan.runs if run.warning):
-        console.print(f"! {warning}", soft_wrap=True)
+        console.print(f"! {warning}")
     if plan.confirm_runs:
         time = format_duration(plan.confirm_seconds) or "an unknown time"
         console.print(f"then {plan.confirm_runs} confirming runs, each arm at its own best setting, {time}")
