@@ -1,6 +1,7 @@
 """How does the cost of freezing Q and K change with size, and does a prediction from small sizes hold at a larger one?
 
     oelm plan studies/scaling.py --scale ladder --calibrate   its budget in core-hours on this machine
+    oelm run  studies/scaling.py --scale short      8 core-hours: widths 32, 48 and 64, and 96 held back
     oelm run  studies/scaling.py --scale ladder     71 core-hours: 12 to tune, 59 to confirm (width 192: 27)
     oelm run  studies/scaling.py --scale check      8 core-hours: is the rate that width 128 inherits a good one?
     oelm run  studies/scaling.py --scale learned    13 core-hours: widths 64 and 96 with learned positions, as published
@@ -28,7 +29,8 @@ Initial deviations follow the width (docs/decisions/032). Learning rates are tun
 fall with the inverse square root of the width: half-way, in logarithms, between a constant rate and the inverse width
 of the maximal-update rule, so at twice the width both are within half a step of the grid.
 Width 192 is held back: `oelm run` writes prediction.json from the other sizes before its first run starts. Its 53
-million tokens are 4.2 epochs.
+million tokens are 4.2 epochs. `short` is the same ladder for a machine without days to spend: 4 layers, heads of 16, and
+width 96 held back (docs/decisions/048).
 """
 
 from typing import Any
@@ -52,12 +54,13 @@ def shape(width: int, head: int = HEAD, **fields: Any) -> GPTSpec:
     return GPTSpec(model_dim=width, num_heads=width // head, **settings)
 
 
-def size(width: int, batch: int = BATCH, head: int = HEAD, context: int = 256) -> dict[str, Any]:
+def size(width: int, batch: int = BATCH, **model: Any) -> dict[str, Any]:
     """Return the fields that change with the width, at 20 tokens per parameter."""
-    steps = steps_for(20, shape(width, head, context=context), batch)
+    sized = shape(width, **model)
+    steps = steps_for(20, sized, batch)
     return {
         "model.model_dim": width,
-        "model.num_heads": width // head,
+        "model.num_heads": sized.num_heads,
         "train.steps": steps,
         "train.warmup_steps": steps // 20,
         "train.eval_every": steps // 8,
@@ -85,6 +88,18 @@ ladder = Study(
     seeds=(0, 1, 2, 3, 4, 5),
     size_seeds={"96": 3, "128": 2, "192": 1},
     family=FROZEN,
+)
+SHORT = {"num_layers": 4, "head": 16}
+short = Study(
+    **dict(ladder)
+    | {
+        "name": "scaling-short",
+        "base": run(shape(32, **SHORT)),
+        "sizes": {str(width): size(width, **SHORT) for width in (32, 48, 64, 96)},
+        "held_back": ("96",),
+        "tuned_at": ("32", "48"),
+        "size_seeds": {"48": 3, "64": 2, "96": 1},
+    }
 )
 check = Study(
     name="scaling-check",
@@ -135,6 +150,7 @@ CENTRE = {key.removeprefix("train."): value for key, value in budget(5).items()}
 the map changes one factor."""
 TWICE = {f"context {length}": {"model.context": length, "train.batch_size": 2048 // length} for length in (128, 512)}
 scales = {
+    "short": short,
     "ladder": ladder,
     "check": check,
     "learned": learned,
