@@ -147,7 +147,7 @@ def measure_report(root: Path) -> dict[str, float]:
 
 def main() -> None:
     """Write the runs, measure, print JSON."""
-    from oelm.bench.turns import describe_machine
+    from oelm.bench import describe_machine
 
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--runs", type=int, default=5000, help="number of runs; default 5000")

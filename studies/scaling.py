@@ -29,8 +29,8 @@ Initial deviations follow the width (docs/decisions/032). Learning rates are tun
 fall with the inverse square root of the width: half-way, in logarithms, between a constant rate and the inverse width
 of the maximal-update rule, so at twice the width both are within half a step of the grid.
 Width 192 is held back: `oelm run` writes prediction.json from the other sizes before its first run starts. Its 53
-million tokens are 4.2 epochs. `short` is the same ladder for a machine without days to spend: 4 layers, heads of 16, and
-width 96 held back (docs/decisions/048).
+million tokens are 4.2 epochs. `short` is the same ladder for a machine without days to spend: 4 layers, heads of
+16, and width 96 held back (docs/decisions/048).
 """
 
 from typing import Any

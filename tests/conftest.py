@@ -35,7 +35,7 @@ from oelm.record.record import (
     commit_of,
 )
 from oelm.spec.data import DataSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, GPTSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.study import Study

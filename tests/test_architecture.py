@@ -27,7 +27,7 @@ def test_the_map_in_the_readme_has_every_folder_of_the_package():
         "oelm.analysis.compare",
         "oelm.report.write",
         "oelm.server.app",
-        "oelm.cli.serve",
+        "oelm.cli.status",
         "oelm.cli",
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from oelm.cli import VERBS
 from oelm.errors import OelmError
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "oelm"

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from oelm.errors import InvalidSpec, UnknownName, UsageError
 from oelm.record.stages import stage_of
 from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.method import MethodSpec
-from oelm.spec.methods import METHODS, named_method
+from oelm.spec.method import METHODS, MethodSpec, named_method
 from oelm.spec.model import GPT_SIZES, HuggingFaceSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.study import Arm, Listing, Study, load_study, replace_fields

@@ -22,10 +22,9 @@ _NAMES = {
     "oelm.method.projection": ("Architecture", "Projection"),
     "oelm.method.split": ("Fused",),
     "oelm.models.families": ("register_architecture",),
-    "oelm.spec.methods": ("named_method", "methods"),
     "oelm.spec.method": (
         "MethodSpec", "InitSpec", "FreezeSpec", "ScheduleSpec", "Change", "Sweep", "RepairSpec", "RatesSpec",
-        "NamesSpec",
+        "NamesSpec", "named_method", "methods",
     ),
     "oelm.spec.model": ("GPTSpec", "HuggingFaceSpec", "named_size"),
     "oelm.spec.data": ("DataSpec", "ExamplesSpec", "ProbeSpec"),
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from oelm.method.projection import Architecture as Architecture, Projection as Projection
     from oelm.method.split import Fused as Fused
     from oelm.models.families import register_architecture as register_architecture
-    from oelm.spec.methods import named_method as named_method, methods as methods
+    from oelm.spec.method import named_method as named_method, methods as methods
     from oelm.spec.method import MethodSpec as MethodSpec, InitSpec as InitSpec, FreezeSpec as FreezeSpec
     from oelm.spec.method import ScheduleSpec as ScheduleSpec, Change as Change, Sweep as Sweep
     from oelm.spec.method import RepairSpec as RepairSpec, RatesSpec as RatesSpec, NamesSpec as NamesSpec

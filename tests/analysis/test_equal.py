@@ -9,7 +9,7 @@ from oelm.analysis.budgets import SeedCurves, at_equal_budgets, mean_line, with_
 from oelm.analysis.compare import Comparison, compare_records
 from oelm.analysis.evidence import Cell
 from oelm.record.record import CostRecord, MetricRecord
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.study import Arm, Study
 
 STEPS = (0, 50, 100)

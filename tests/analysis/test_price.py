@@ -10,7 +10,7 @@ from oelm.analysis.budgets import CLOSE, cheapest, kind_of, same_repairs
 from oelm.analysis.compare import Comparison, compare_records
 from oelm.analysis.statistics import MARGIN
 from oelm.record.record import ParametersRecord
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.study import Arm, Study
 
 REPAIRED = "oelm+core+diagonal"

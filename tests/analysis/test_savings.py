@@ -9,7 +9,7 @@ from oelm.analysis.budgets import Saving, qk_trained, savings
 from oelm.analysis.compare import compare_records
 from oelm.analysis.evidence import Evidence
 from oelm.record.record import CostRecord, ParametersRecord, SecondsRecord
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.study import Arm, Study
 
 

@@ -5,14 +5,14 @@ import sys
 import psutil
 import pytest
 
-from oelm.bench.turns import WARMUP_TURNS, take_turns
+from oelm.bench import WARMUP_TURNS, take_turns
 from oelm.errors import RunFailed
 
 pytestmark = pytest.mark.programs
 
 STEP = """
 import sys
-from oelm.bench.turns import answer_turns
+from oelm.bench import answer_turns
 def step():
     with open(sys.argv[1], "a") as file:
         file.write(sys.argv[2])

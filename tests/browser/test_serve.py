@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 import uvicorn
 
-from oelm.cli.serve import address_to_open, listen
+from oelm.cli.status import address_to_open, listen
 from oelm.record.folder import (
     METRICS,
     RECORD,

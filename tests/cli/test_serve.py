@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from oelm.cli import dispatch
-from oelm.cli.serve import address_to_open, listen
+from oelm.cli.status import address_to_open, listen
 from oelm.errors import UsageError
 from oelm.record.folder import find_records
 from oelm.record.keep import keep_archived

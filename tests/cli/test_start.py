@@ -13,7 +13,7 @@ from oelm.cli.doctor import examine
 from oelm.cli.start import flags_of, words_after
 from oelm.data.labelled import LABELLED_CORPORA
 from oelm.record.stages import stage_of
-from oelm.spec.methods import METHODS
+from oelm.spec.method import METHODS
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.study import load_study
 from oelm.spec.train import TrackerName

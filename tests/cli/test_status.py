@@ -160,7 +160,7 @@ def test_a_plan_names_every_run_on_one_line_at_eighty_columns_and_says_what_it_l
     path = tmp_path / "long.py"
     path.write_text(
         "from oelm import Arm, RunSpec, Study\nfrom oelm.spec.model import named_size\n"
-        "from oelm.spec.methods import named_method\n"
+        "from oelm.spec.method import named_method\n"
         "arm = Arm(name='orthogonal-[red]from-current', method=named_method('oelm-freeze'))\n"
         "study = Study(name='long', question='?', base=RunSpec(model=named_size('nano')), arms=('baseline', arm))\n"
     )

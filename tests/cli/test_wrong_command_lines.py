@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oelm.cli import VERBS, dispatch
-from oelm.spec.value import Spec
+from oelm.spec import Spec
 
 NUMBERS = ("-1", "0", "nan", "inf", "1e400", "1.5", "9" * 20, "9" * 5000, "", "x", "\ud800")
 FIELD_NUMBERS = ("-1", "nan", "9" * 20, "9" * 5000)

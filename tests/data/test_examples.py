@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.data.hub import HubCorpus
 from oelm.data.labelled import LABELLED_CORPORA, find_part, local_folder, open_examples, open_split, roles_of
-from oelm.data.labelled_batches import encode_examples
+from oelm.data.sources import HubCorpus
 from oelm.data.tokenizer import from_backend, gpt2_encoder, trained_encoder
 from oelm.errors import BadData, UnknownName, UsageError
 from oelm.spec.data import ExamplesSpec
+from oelm.tasks.classification import encode_examples
 
 
 def folder(tmp_path, **tables):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oelm.data.labelled_batches import EncodedSplit, GroupedBatches, in_order_of_length
+from oelm.tasks.classification import EncodedSplit, GroupedBatches, in_order_of_length
 
 
 def split_of(lengths, labels=2):

@@ -19,10 +19,9 @@ import pytest
 
 from oelm.data import prepare as module
 from oelm.data import stories
-from oelm.data.hub import HubCorpus
 from oelm.data.meta import WORKSPACE, ProgressReporter, TokenMeta, read_meta
 from oelm.data.prepare import Workspace, default_directory, find_or_prepare, prepare
-from oelm.data.sources import HUB_CORPORA
+from oelm.data.sources import HUB_CORPORA, HubCorpus
 from oelm.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from oelm.errors import BadData, OelmError, RunLocked, UsageError
 from oelm.spec.data import DataSpec

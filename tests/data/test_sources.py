@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oelm.data import hub, sources
+from oelm.data import sources
 from oelm.data.documents import Position, find_cuts, is_title
-from oelm.data.hub import HubCorpus, articles, open_hub
-from oelm.data.sources import find_files, make_request, open_corpus, own_splits, split_of
+from oelm.data.sources import HubCorpus, articles, find_files, make_request, open_corpus, open_hub, own_splits, split_of
 from oelm.errors import BadData, InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec.data import DataSpec, Split
 
@@ -147,7 +146,7 @@ def test_a_hub_that_cannot_be_reached_is_reported_quickly_with_an_alternative(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1" if offline else "0")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port, which is closed
     # `datasets` would ask again and again, for minutes
-    monkeypatch.setattr(hub, "_builder", lambda *_: pytest.fail("the data set was requested from a hub that is down"))
+    monkeypatch.setattr(sources, "_builder", lambda *_: pytest.fail("requested from a hub that is down"))
     with pytest.raises(UsageError, match=r"cannot be reached.*--from PATH.*`stories`"):
         open_corpus(make_request(DataSpec(corpus="tinystories")))
 
@@ -211,7 +210,7 @@ def test_a_data_set_that_is_a_program_is_read_from_its_copy() -> None:
             return "builder"
 
     datasets = Datasets()
-    assert hub._builder(datasets, HubCorpus("a/b"), None) == "builder"
+    assert sources._builder(datasets, HubCorpus("a/b"), None) == "builder"
     assert datasets.asked == [None, "refs/convert/parquet"]
 
 

@@ -12,7 +12,7 @@ from oelm.errors import CheckpointError, NotCarriedOut, UsageError
 from oelm.interop.export import as_gpt2, as_hugging_face, export
 from oelm.method.repair import Repair
 from oelm.models.gpt import GPT, generate_tokens
-from oelm.spec.methods import METHODS
+from oelm.spec.method import METHODS
 from oelm.spec.model import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]

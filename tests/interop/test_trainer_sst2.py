@@ -10,7 +10,7 @@ from oelm.models.build import build, package_directory
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
 from oelm.spec.data import ExamplesSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec

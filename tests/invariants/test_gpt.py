@@ -13,8 +13,7 @@ from oelm.method.schedule import multipliers
 from oelm.models import apply as surgery
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
-from oelm.spec.method import FreezeSpec, InitSpec, MethodSpec
-from oelm.spec.methods import METHODS
+from oelm.spec.method import METHODS, FreezeSpec, InitSpec, MethodSpec
 from oelm.spec.model import GPT_SIZES
 from oelm.spec.train import TrainSpec
 from oelm.train.optimizer import Optimizer

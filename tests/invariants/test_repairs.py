@@ -12,8 +12,7 @@ from oelm.method.schedule import multipliers
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT, generate_tokens, rotate
 from oelm.models.heads import _weights
-from oelm.spec.method import RatesSpec
-from oelm.spec.methods import METHODS, named_method
+from oelm.spec.method import METHODS, RatesSpec, named_method
 from oelm.spec.model import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]

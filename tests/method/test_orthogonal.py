@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oelm.errors import BadShape, NotCarriedOut
 from oelm.method.orthogonal import departure, draw, gaussian, orthonormal_rows
 from oelm.spec.method import InitSpec
-from oelm.spec.seeds import stream
+from oelm.spec.run import stream
 
 ORTHOGONAL = [
     InitSpec(shape="orthogonal"),
@@ -179,7 +179,7 @@ import sys, torch
 torch.set_num_threads(int(sys.argv[1]))
 from oelm.method.orthogonal import draw
 from oelm.method.freeze import sha256
-from oelm.spec.seeds import stream
+from oelm.spec.run import stream
 from oelm.spec.method import InitSpec
 inits = [InitSpec(shape="orthogonal"), InitSpec(shape="orthogonal", scope="global"), InitSpec(shape="hadamard"),
          InitSpec(shape="normal", matched=True)]

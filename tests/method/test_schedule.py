@@ -9,8 +9,7 @@ from oelm.errors import BadShape
 from oelm.method.schedule import Timeline, layer_prefixes, multipliers, resolve_layers
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
-from oelm.spec.method import Change, FreezeSpec, MethodSpec, RatesSpec, ScheduleSpec, Sweep
-from oelm.spec.methods import named_method
+from oelm.spec.method import Change, FreezeSpec, MethodSpec, RatesSpec, ScheduleSpec, Sweep, named_method
 from oelm.spec.model import GPT_SIZES
 
 QK = FreezeSpec(roles=("q", "k"))

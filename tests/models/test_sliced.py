@@ -6,7 +6,7 @@ from torch import nn
 
 from oelm.method.orthogonal import coordinate_slices
 from oelm.models.linear import SlicedLinear
-from oelm.spec.seeds import stream
+from oelm.spec.run import stream
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 32), (2, 4, 32), (4, 8, 20)], ids=["all", "some", "round the end"])

@@ -10,7 +10,7 @@ from oelm.published.claims import PublishedRun, published
 from oelm.record.folder import run_directory, write_record
 from oelm.record.record import ResultRecord, SecondsRecord
 from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, HuggingFaceSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec

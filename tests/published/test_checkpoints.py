@@ -17,7 +17,7 @@ from oelm.method.freeze import sha256
 from oelm.models.gpt import GPT
 from oelm.published.bert import import_bert
 from oelm.published.checkpoints import import_published, parser, published_checkpoint, read_published, translate_flags
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oelm.published.claims import contradictions_about, published, published_run
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import named_size
 from oelm.spec.run import RunSpec
 

@@ -9,7 +9,7 @@ import pytest
 
 from oelm.published.bert import bert_parser, translate_bert_flags
 from oelm.record.folder import read_record
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.run import fingerprint
 from oelm.spec.study import load_study
 

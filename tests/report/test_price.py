@@ -9,7 +9,7 @@ import pytest
 from oelm.record.folder import write_study
 from oelm.record.record import ParametersRecord
 from oelm.report.write import write_final, write_report
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.study import Arm, Study
 
 COUNTED = {

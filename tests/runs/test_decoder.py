@@ -14,7 +14,7 @@ from oelm.interop.pretrained import tokenizer_of
 from oelm.runs.resolve import resolve
 from oelm.runs.restore import export_run, load_run
 from oelm.spec.data import DataSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec

@@ -19,7 +19,7 @@ from oelm.runs.execute import execute
 from oelm.runs.plan import ASSUMED_UTILISATION, DEVICES, Timing, calibrate, plan
 from oelm.runs.resolve import resolve
 from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.study import Listing, Study, load_study

@@ -8,7 +8,7 @@ from oelm.errors import InvalidSpec
 from oelm.runs.resolve import resolve
 from oelm.runs.restore import load_run
 from oelm.spec.data import ExamplesSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.study import find_content_arms, is_nearly_position_only, missing_arms
 
 

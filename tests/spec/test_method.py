@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from oelm.spec.method import Change, FreezeSpec, InitSpec, MethodSpec, RepairSpec, ScheduleSpec, Sweep
-from oelm.spec.methods import METHODS
+from oelm.spec.method import METHODS, Change, FreezeSpec, InitSpec, MethodSpec, RepairSpec, ScheduleSpec, Sweep
 
 inits = st.sampled_from([method.init for method in METHODS.values()])
 freezes = st.builds(

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.errors import InvalidSpec, UnknownName
-from oelm.spec.method import Change, ScheduleSpec
-from oelm.spec.methods import METHOD_FORMS, METHODS, PARTS, add_parts, named_method
+from oelm.spec.method import METHOD_FORMS, METHODS, PARTS, Change, ScheduleSpec, add_parts, named_method
 
 ISSUE_NAMES = [
     "baseline",

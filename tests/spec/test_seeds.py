@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.spec.seeds import derived_seed
+from oelm.spec.run import derived_seed
 
 
 @given(st.integers(0, 2**31), st.integers(0, 2**31), st.text(), st.text())

@@ -2,7 +2,7 @@
 
 import torch
 
-from oelm.train.distributed import World
+from oelm.train.device import World
 
 
 def test_the_rows_of_all_processes_and_parts_are_the_batch_once_and_in_order():

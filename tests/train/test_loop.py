@@ -11,7 +11,7 @@ from torch import nn
 from oelm.errors import RunFailed
 from oelm.spec.train import TrainSpec
 from oelm.train.checkpoint import Checkpoints, load_into
-from oelm.train.distributed import World
+from oelm.train.device import World
 from oelm.train.loop import Interrupted, Measured, StopRequest, Training, catch_signals
 from oelm.train.optimizer import Optimizer
 

@@ -33,11 +33,11 @@ from oelm.analysis.statistics import (
 )
 from oelm.errors import BadRecord
 from oelm.record.record import DataRecord, ParametersRecord, ResultRecord, RunRecord, perplexity
+from oelm.spec import NoEffect, Spec, remember
 from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.model import HuggingFaceSpec
 from oelm.spec.run import RunSpec, declared_fingerprint, undo_resolve
 from oelm.spec.study import Study
-from oelm.spec.value import NoEffect, Spec, remember
 
 MACHINE = ("device", "cores", "platform", "torch")
 """Fields of the environment that change speed and memory: these are compared only between runs that agree in all."""

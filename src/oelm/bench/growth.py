@@ -1,6 +1,6 @@
 """Measure how the cost of our step grows with context length, width and depth, one at a time.
 
-Every size is a new process, and the sizes of one factor take turns (see `oelm.bench.turns`). The exponent is the slope
+Every size is a new process, and the sizes of one factor take turns (see `oelm.bench`). The exponent is the slope
 of log cost against log size. Its interval is Student's, from the residuals of the line: a cost that is a sum of powers
 is not a line in logarithms, and its interval is wide. Memory is that of a step beyond the smallest GPT's, which is the
 memory of the interpreter and its libraries.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from oelm.analysis.statistics import CONFIDENCE, slope_interval
-from oelm.bench.turns import Turn, describe_machine, split_names, take_turns, worker_command
+from oelm.bench import Turn, describe_machine, split_names, take_turns, worker_command
 from oelm.errors import InvalidSpec
 from oelm.spec.model import GPT_SIZES, GPTSpec
 

@@ -1,6 +1,6 @@
 """Measure what methods save of a training step, next to the FLOPs they remove and the most they could save.
 
-A block starts one new process per arm and per ceiling, and they take turns (see `oelm.bench.turns`). The result of a
+A block starts one new process per arm and per ceiling, and they take turns (see `oelm.bench`). The result of a
 block is the median over turns of the ratio to the first arm's step; intervals are over blocks. Blocks are added until
 every saving is known precisely enough, or until their number is reached. Processor time decides, wall time is shown
 next to it (decision 021).
@@ -20,7 +20,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from oelm.analysis.statistics import CONFIDENCE, interval_of_mean
-from oelm.bench.turns import (
+from oelm.bench import (
     Blocks,
     Clock,
     Turn,
@@ -36,7 +36,7 @@ from oelm.method.projection import Projection
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT, Block
 from oelm.models.linear import is_sliced
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, named_size
 from oelm.spec.train import TrainSpec
 

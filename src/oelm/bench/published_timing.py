@@ -5,7 +5,7 @@ accumulation, so that was a whole step: 16 rows forward and backward, and the op
 micro-batches of 8, so it was the first of them: half of the rows, and no optimiser. The published saving of 57 %
 compares these two.
 
-Four processes take turns (see `oelm.bench.turns`): the baseline's whole step, what was recorded for the frozen arm, the
+Four processes take turns (see `oelm.bench`): the baseline's whole step, what was recorded for the frozen arm, the
 frozen arm's whole step as it ran (two micro-batches and the optimiser), and the frozen arm's step timed like the
 baseline's. Results are processor time, with intervals over blocks of new processes.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oelm.bench.turns import Blocks, Ratio, answer_turns, describe_machine, ratio, take_turns, worker_command
+from oelm.bench import Blocks, Ratio, answer_turns, describe_machine, ratio, take_turns, worker_command
 from oelm.errors import InvalidSpec
 from oelm.spec.train import TrainSpec
 

@@ -1,6 +1,6 @@
 """Measure our training step against other ways to train the same GPT, and against its bare matrix products.
 
-Every side is a new process, and they take turns (see `oelm.bench.turns`). All start from the same weights and see the
+Every side is a new process, and they take turns (see `oelm.bench`). All start from the same weights and see the
 same random batches, with the same clipping, fused AdamW and number of threads. The opponents are written in the usual
 way: `transformers` with sdpa attention and `labels`, `nanogpt-style` like nanoGPT, both with autocast for bf16. `floor`
 is the matrix products alone, and `fp32` is our own step in fp32. Processor time decides, wall time is shown next to it
@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oelm.bench.turns import (
+from oelm.bench import (
     Blocks,
     Turn,
     answer_turns,

@@ -17,12 +17,12 @@ from oelm.cli.train import TaskArguments
 from oelm.console import Console
 from oelm.data.documents import DocumentRule
 from oelm.data.labelled import default_folder, open_examples, write_examples
-from oelm.data.labelled_batches import EncodedExamples, encode_examples
 from oelm.data.meta import ProgressReporter, TokenMeta, read_meta
 from oelm.data.prepare import prepare
 from oelm.data.tokenizer import Tokenizer
 from oelm.errors import INTERRUPTED
 from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.tasks.classification import EncodedExamples, encode_examples
 
 _LINE_SECONDS = 10.0
 """Time between two lines of progress where there is no terminal."""

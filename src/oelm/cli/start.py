@@ -130,7 +130,7 @@ def list_command(argv: list[str]) -> int:
 
 
 def _list_methods() -> tuple[Rows, str]:
-    from oelm.spec.methods import METHOD_FORMS, METHODS, PARTS
+    from oelm.spec.method import METHOD_FORMS, METHODS, PARTS
 
     rows = [{"method": name, **_describe_method(method)} for name, method in METHODS.items()]
     forms = "\n".join(f"  {usage}" for usage, _ in METHOD_FORMS.values())
@@ -282,7 +282,7 @@ def values_of_flags() -> dict[str, list[str]]:
     from oelm.data.labelled import LABELLED_CORPORA
     from oelm.data.sources import HUB_CORPORA, STORIES
     from oelm.data.tables import PACKAGED
-    from oelm.spec.methods import METHOD_FORMS, METHODS
+    from oelm.spec.method import METHOD_FORMS, METHODS
     from oelm.spec.model import GPT_SIZES
 
     return {

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
 from oelm.errors import InvalidSpec, UsageError
-from oelm.spec.value import Spec, explain_validation
+from oelm.spec import Spec, explain_validation
 
 if TYPE_CHECKING:
     from oelm.console import Console

@@ -16,12 +16,12 @@ from oelm.cli.terminal import Count, Seed, flags_in_errors, has_flag, parse
 from oelm.console import Console
 from oelm.errors import INTERRUPTED, Damaged, InvalidSpec, UsageError
 from oelm.files import CHECKSUM_FIELD, parse_checked
+from oelm.spec import explain_validation
 from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec, named_size
 from oelm.spec.run import RunSpec, with_tracker
 from oelm.spec.train import TrackerName, TrainSpec
-from oelm.spec.value import explain_validation
 from oelm.text import say
 
 FINE_TUNING = TrainSpec(

@@ -20,10 +20,10 @@ from oelm.data.meta import META, WORKSPACE, SplitMeta, TokenMeta, checksum_of, f
 from oelm.data.tokenizer import GPT2_SHA256
 from oelm.errors import BadData, Sealed
 from oelm.files import sha256_of, write_once
+from oelm.spec import Spec
 from oelm.spec.data import Split
 from oelm.spec.model import GPT2_VOCAB_SIZE
-from oelm.spec.seeds import derived_seed
-from oelm.spec.value import Spec
+from oelm.spec.run import derived_seed
 
 Tokens = npt.NDArray[np.uint16]
 

@@ -30,9 +30,9 @@ from oelm.errors import BadData, CheckpointError, UsageError
 from oelm.method.freeze import Applied
 from oelm.models import apply as surgery
 from oelm.models.build import CONFIGS, PACKAGES, UNCASED, package_directory, packaged_location, parse_model_name
+from oelm.spec import explain_validation
 from oelm.spec.method import MethodSpec, NamesSpec
 from oelm.spec.model import GPTSpec, ModelSpec
-from oelm.spec.value import explain_validation
 
 
 def load_pretrained(path: str | Path, **options: Any) -> nn.Module:

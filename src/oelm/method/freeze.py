@@ -20,7 +20,7 @@ from oelm.method.orthogonal import draw
 from oelm.method.projection import Architecture, Projection
 from oelm.method.schedule import Timeline, resolve_layers
 from oelm.spec.method import InitSpec, MethodSpec, NamesSpec, Site, heads_of
-from oelm.spec.seeds import stream
+from oelm.spec.run import stream
 
 
 def initialise(queries_and_keys: list[Projection], init: InitSpec, seed: int) -> None:

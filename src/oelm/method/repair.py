@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from oelm.errors import BadShape
 from oelm.spec.method import RepairSpec, heads_of
-from oelm.spec.seeds import stream
+from oelm.spec.run import stream
 
 _SMALLEST_SQUARE = 1e-6
 """Lower bound of the mean square of a vector that is normalised, so that a vector of zeros stays zero."""

@@ -54,9 +54,8 @@ from oelm.method.repair import Repair, draw_repairs, num_repair_parameters
 from oelm.method.schedule import Timeline, layer_prefixes, resolve_layers
 from oelm.method.split import is_split, join
 from oelm.models.families import architecture_of
-from oelm.spec.method import Layers, MethodSpec, NamesSpec, RatesSpec, Role
-from oelm.spec.methods import named_method
-from oelm.spec.value import explain_validation
+from oelm.spec import explain_validation
+from oelm.spec.method import Layers, MethodSpec, NamesSpec, RatesSpec, Role, named_method
 
 _IN_LAYERS = "norms and biases inside the layers"
 _REPAIRS = "repairs of the logits"

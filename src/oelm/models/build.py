@@ -23,10 +23,10 @@ from torch import nn
 from oelm.errors import BadData, InvalidSpec, UnknownName, UsageError
 from oelm.files import sha256_of
 from oelm.models.gpt import GPT
+from oelm.spec import explain_validation
 from oelm.spec.method import RepairSpec
 from oelm.spec.model import GPT2_VOCAB_SIZE, GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec
-from oelm.spec.seeds import derived_seed
-from oelm.spec.value import explain_validation
+from oelm.spec.run import derived_seed
 
 WEIGHTS = "model.safetensors"
 QUANTISED = ".gguf"
@@ -440,3 +440,18 @@ def _seeded(seed: int, name: str) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "model", name))
         yield
+
+
+def read_limits(model: nn.Module) -> tuple[int, float]:
+    """Return the size of a model's vocabulary, and how many tokens it can read."""
+    if isinstance(model, GPT):
+        return model.token_embedding.num_embeddings, model.spec.context
+    hugging_face: Any = model
+    embedding = hugging_face.get_input_embeddings()
+    positions = getattr(hugging_face.config, "max_position_embeddings", None) or float("inf")
+    tables = (part for name, part in hugging_face.named_modules() if name.endswith("position_embeddings"))
+    # RoBERTa and its relatives count positions from the one after the padding's, which their position table knows.
+    padding = next((table.padding_idx for table in tables if isinstance(table, nn.Embedding)), None)
+    if padding is not None:
+        positions -= padding + 1
+    return embedding.num_embeddings, positions

@@ -27,14 +27,14 @@ from oelm.method.orthogonal import departure
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
 from oelm.published.runs import PUBLISHED_CORPORA, PUBLISHED_METHODS
+from oelm.spec import explain_validation
 from oelm.spec.data import DataSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import RunSpec
 from oelm.spec.train import TrainSpec
-from oelm.spec.value import explain_validation
 from oelm.train.checkpoint import Checkpoint, Checkpoints, load_into
-from oelm.train.distributed import processes
+from oelm.train.device import processes
 
 _PARTS = {
     "attention.q": "self_attn.W_q",

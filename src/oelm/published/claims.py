@@ -34,9 +34,9 @@ from oelm.analysis.budgets import CLOSE
 from oelm.analysis.evidence import POINT_MARGIN
 from oelm.analysis.statistics import MARGIN, percent
 from oelm.errors import UnknownName
+from oelm.spec import Spec
 from oelm.spec.model import GPTSpec, named_size
 from oelm.spec.run import RunSpec
-from oelm.spec.value import Spec
 
 ClaimName = Literal[
     "orthogonal-beats-random", "freezing-costs-10-to-15", "loss-grows-with-the-corpus",

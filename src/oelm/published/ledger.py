@@ -60,10 +60,9 @@ from oelm.published.claims import (
     published_claims,
     published_flop_share,
 )
-from oelm.spec.method import InitSpec, MethodSpec
-from oelm.spec.methods import named_method
+from oelm.spec import explain_validation
+from oelm.spec.method import InitSpec, MethodSpec, named_method
 from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec
-from oelm.spec.value import explain_validation
 
 # Benches: files of `oelm bench methods --json`, with the time and memory that a frozen arm saves.
 

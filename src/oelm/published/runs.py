@@ -21,12 +21,12 @@ from oelm.errors import BadRecord, InvalidSpec, UnknownName, UsageError
 from oelm.files import parse_json, write_atomically
 from oelm.record.folder import LOG, METRICS, RECORD, TIMING, run_directory, write_record
 from oelm.record.record import EnvironmentRecord, MetricRecord, ResultRecord, RunRecord, SecondsRecord
+from oelm.spec import explain_validation
 from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.methods import named_method
+from oelm.spec.method import named_method
 from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec
 from oelm.spec.run import RunSpec, fingerprint
 from oelm.spec.train import TrainSpec
-from oelm.spec.value import explain_validation
 
 # Names of the published study, and our names for the same things.
 PUBLISHED_METHODS = {"baseline": "baseline", "oelm_v2": "oelm-freeze", "oelm_random": "oelm-random"}

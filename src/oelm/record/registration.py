@@ -22,8 +22,8 @@ from oelm.files import add_checksum, digest, parse_checked, write_once
 from oelm.record.folder import REGISTERED, study_without_paths, write_study
 from oelm.record.record import Record, RunRecord, explain_error, has_source_changes, source_commit, utc_now
 from oelm.record.stages import ChoiceRecord
+from oelm.spec import NoEffect, Spec
 from oelm.spec.study import AnyStudy, Listing, Study
-from oelm.spec.value import NoEffect, Spec
 
 REGISTRATION_SCHEMA = 1
 CLOCKS_APART = timedelta(seconds=60)

@@ -62,11 +62,9 @@ from oelm.runs.resolve import refuse_changed_model, refuse_too_large, warn_of_me
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import ContinueSpec, RunSpec, branches_off, fingerprint
 from oelm.spec.train import Precision, epochs_ended
-from oelm.tasks import make_task
-from oelm.tasks.task import Data, Task
+from oelm.tasks import Data, Task, make_task
 from oelm.train.checkpoint import Checkpoint, Checkpoints, branch_name, load_into, read_checkpoint
-from oelm.train.device import allow_tf32, autocast, keep_large_blocks, peak_resident_bytes
-from oelm.train.distributed import World, processes, world
+from oelm.train.device import World, allow_tf32, autocast, keep_large_blocks, peak_resident_bytes, processes, world
 from oelm.train.loop import (
     Interrupted,
     Measured,

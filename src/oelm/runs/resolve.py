@@ -22,8 +22,7 @@ from oelm.models.flops import ADAM_MOMENTS, Cost
 from oelm.spec.model import GPTSpec, HuggingFaceSpec, ModelSpec
 from oelm.spec.run import RunSpec, in_precision
 from oelm.spec.train import steps_of
-from oelm.tasks import make_task, task_class
-from oelm.tasks.task import Data, refuse_changed_data
+from oelm.tasks import Data, make_task, refuse_changed_data, task_class
 from oelm.train.device import resolve_precision
 
 

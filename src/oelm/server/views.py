@@ -34,7 +34,7 @@ from oelm.record.folder import (
 )
 from oelm.record.record import MetricRecord, RunRecord, TimingRecord
 from oelm.server.index import Folder, FolderIndex, Run
-from oelm.spec.value import explain_validation
+from oelm.spec import explain_validation
 
 LOGS = (LOG, ERRORS)
 RUN_FILES = (RECORD, METRICS, *LOGS, SAMPLES, ATTENTION, TIMING)

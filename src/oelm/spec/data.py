@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, model_validator
 
-from oelm.spec.value import NoEffect, Spec
+from oelm.spec import NoEffect, Spec
 
 END_OF_TEXT = "<|endoftext|>"
 PROBE_SIZES = {"recall": (2, 32), "copy": (2, 64)}

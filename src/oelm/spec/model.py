@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from oelm.errors import UnknownName
-from oelm.spec.value import Spec
+from oelm.spec import Spec
 
 
 class GPTSpec(Spec):

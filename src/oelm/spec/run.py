@@ -8,21 +8,43 @@ The words for the identity of a run:
 - `undo_resolve` removes these fields again, so that a record can be matched to the study that declared its run.
 - The `fingerprint` identifies a run: it is a hash of every field that can change its numbers. Resolving a run changes
   its fingerprint, because the content of the data counts.
+
+Everything random draws from a stream of its own, named after its purpose. So two methods with the same seed see the
+same batches, and the same initial values wherever the method does not touch them. A resumed run needs no saved
+generator, because its randomness is a function of (seed, purpose, step).
 """
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from oelm.files import digest
+from oelm.spec import Name, NoEffect, Spec, remember
 from oelm.spec.data import AnyDataSpec, DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec, ScheduleSpec
 from oelm.spec.model import HuggingFaceSpec, ModelSpec
 from oelm.spec.train import Precision, TrackerName, TrainSpec
-from oelm.spec.value import Name, NoEffect, Spec, remember
+
+if TYPE_CHECKING:
+    import torch
+
+
+def derived_seed(seed: int, *purpose: str | int) -> int:
+    """Return a 63-bit seed for one purpose; different purposes give unrelated streams."""
+    text = "\x1f".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def stream(seed: int, *purpose: str | int) -> torch.Generator:
+    """Return a CPU generator for one purpose, seeded by `derived_seed`."""
+    import torch  # here, so that specs can be read without torch
+
+    return torch.Generator().manual_seed(derived_seed(seed, *purpose))
+
 
 NUMERICS = 1
 """Version of the numbers. It is raised by hand when a fix changes results, so that earlier runs are not mistaken for

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from oelm.spec.value import NoEffect, Spec
+from oelm.spec import NoEffect, Spec
 
 Precision = Literal["fp32", "bf16", "fp16", "auto"]
 TrackerName = Literal["wandb", "trackio", "tensorboard"]

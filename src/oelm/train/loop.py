@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from oelm.errors import Diverged
-from oelm.spec.seeds import derived_seed
+from oelm.spec.run import derived_seed
 from oelm.spec.train import Precision, TrainSpec, epochs_ended
 from oelm.train.checkpoint import Checkpoint, Checkpoints, branch_name
-from oelm.train.device import autocast
-from oelm.train.distributed import World
+from oelm.train.device import World, autocast
 from oelm.train.optimizer import Optimizer, learning_rate
 
 
@@ -147,7 +146,7 @@ DIVERGED_STEPS = 100
 
 
 class TrainingTask(Protocol):
-    """The part of a task that training needs. `oelm.tasks.task.Task` is the whole."""
+    """The part of a task that training needs. `oelm.tasks.Task` is the whole."""
 
     @property
     def units_per_step(self) -> int:

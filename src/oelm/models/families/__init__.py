@@ -10,10 +10,8 @@ from torch import nn
 from oelm.errors import InvalidSpec, NotCarriedOut, UnknownName
 from oelm.method.freeze import APPLIED, Applied
 from oelm.method.projection import Architecture
-from oelm.models.families.huggingface import FAMILIES, REFUSED
-from oelm.models.families.layered import model_type
-from oelm.models.families.named import NamedFamily
-from oelm.models.families.plain_torch import OwnGPT, TorchAttention
+from oelm.models.families.huggingface import FAMILIES, REFUSED, model_type
+from oelm.models.families.plain_torch import NamedFamily, OwnGPT, TorchAttention
 from oelm.spec.method import NamesSpec
 
 ENTRY_POINTS = "oelm.architectures"
