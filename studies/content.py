@@ -86,8 +86,6 @@ scales = {
     "stories": regime(
         "content-stories", SMALL, DataSpec(corpus="stories", vocab_size=512, tokens=3_000_000), SMALL_TRAIN
     ),
-    "larger": regime(
-        "content-larger", SMALL, SPEECHES, SMALL_TRAIN, sizes=SIZES, tuned_at=("small",), transfer=-0.5
-    ),
+    "larger": regime("content-larger", SMALL, SPEECHES, SMALL_TRAIN, sizes=SIZES, tuned_at=("small",), transfer=-0.5),
     "medium-512": study,
 }

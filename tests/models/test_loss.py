@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oelm.models import loss as loss_module
-from oelm.models.loss import chunked_cross_entropy
+from oelm.models.loss import chunked_cross_entropy, embed_tied
 
 
 def inputs(dtype=torch.float64):
@@ -34,6 +34,31 @@ def test_a_frozen_vocabulary_gets_no_gradient_and_the_hidden_states_still_do():
     chunked_cross_entropy(hidden, weight, targets).backward()
     assert weight.grad is None
     assert hidden.grad is not None
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("rows_per_chunk", [4, 100])
+def test_embedding_and_loss_that_share_a_gradient_have_the_bits_of_two_gradients(monkeypatch, rows_per_chunk, half):
+    monkeypatch.setattr(loss_module, "CHUNK_BYTES", rows_per_chunk * 11 * 4)
+    generator = torch.Generator().manual_seed(0)
+    ids, targets = (torch.randint(0, 11, (3, 7), generator=generator) for _ in range(2))  # most tokens occur twice
+
+    def gradient(share):
+        weight = torch.randn(11, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        for scale in (1.0, 0.3):  # two parts of a batch
+            embedded, tied = embed_tied(ids, weight) if share else (torch.nn.functional.embedding(ids, weight), None)
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                (chunked_cross_entropy(embedded.tanh(), weight, targets, tied) * scale).backward()
+        return weight.grad
+
+    assert torch.equal(gradient(share=True), gradient(share=False))
+
+
+def test_a_frozen_embedding_shares_nothing():
+    weight = torch.randn(11, 5)
+    embedded, tied = embed_tied(torch.tensor([[1, 2]]), weight)
+    assert tied is None
+    assert not embedded.requires_grad
 
 
 def test_half_precision_autocast_stays_near_the_full_one():

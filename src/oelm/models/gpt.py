@@ -30,7 +30,7 @@ from oelm.method.repair import (
     append_features,
 )
 from oelm.models.linear import attend, cast_for_product, gelu_linear, is_sliced
-from oelm.models.loss import chunked_cross_entropy
+from oelm.models.loss import chunked_cross_entropy, embed_tied
 from oelm.spec.model import GPTSpec
 from oelm.spec.run import stream
 
@@ -297,10 +297,11 @@ class GPT(nn.Module):
         """
         if lengths_B is not None:
             return self._classify(ids_BT, lengths_B)
-        hidden_BTD = self.hidden(ids_BT)
+        weight_VD = self.token_embedding.weight
         if targets_BT is None:
-            return hidden_BTD @ self.token_embedding.weight.T
-        return chunked_cross_entropy(hidden_BTD, self.token_embedding.weight, targets_BT)
+            return self.hidden(ids_BT) @ weight_VD.T
+        embedded_BTD, tied = embed_tied(ids_BT, weight_VD)
+        return chunked_cross_entropy(self._refine(embedded_BTD), weight_VD, targets_BT, tied)
 
     def _classify(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """Return the logits of the labels. Padding follows the text, so causal attention never sees it."""
@@ -312,16 +313,19 @@ class GPT(nn.Module):
 
     def hidden(self, ids_BT: Tensor, cache: list[LayerCache] | None = None) -> Tensor:
         """Return the last hidden states. A cache has the keys and values of earlier tokens and is updated."""
+        return self._refine(self.token_embedding(ids_BT), cache)
+
+    def _refine(self, x_BTD: Tensor, cache: list[LayerCache] | None = None) -> Tensor:
+        """Pass embedded tokens through all blocks."""
         past = cache[0]["values"].shape[2] if cache and cache[0] else 0
-        length = ids_BT.shape[1]
+        length = x_BTD.shape[1]
         if past + length > self.spec.context and self._is_bound_to_context:
             raise BadShape(
                 f"{past + length} tokens do not fit the context of {self.spec.context}. "
                 "Shorten the input, or train with a longer model.context."
             )
-        x_BTD = self.token_embedding(ids_BT)
         if self.position_embedding is not None:
-            x_BTD = x_BTD + self.position_embedding(torch.arange(past, past + length, device=ids_BT.device))
+            x_BTD = x_BTD + self.position_embedding(torch.arange(past, past + length, device=x_BTD.device))
         x_BTD = self.dropout(x_BTD)
         for number, block in enumerate(self.blocks):
             x_BTD = block(x_BTD, cache[number] if cache is not None else None)

@@ -198,7 +198,7 @@ class _BlockwiseAttention(torch.autograd.Function):
         # The sum over keys of each weight times its gradient equals the sum of the output times its gradient.
         shared = (_wide(grads[0]) * _wide(out)).sum(-1, keepdim=True)
         triangle = _triangle(ctx.block, wide_keys)
-        # Sums over blocks are in float32: half precision would round once per block.
+        # Sums over blocks are in float32: half precision would round once per block. `a[i] += b` would copy a[i] again.
         grad_queries, grad_keys = torch.empty_like(wide_queries), torch.zeros_like(wide_keys)
         grad_values = torch.zeros_like(flat_values, dtype=wide_keys.dtype)
         for first in range(0, queries.shape[2], ctx.block):
@@ -206,7 +206,7 @@ class _BlockwiseAttention(torch.autograd.Function):
             weights = _weights(wide_queries, wide_keys, triangle, first, last)
             grad_block = grad_out[:, first:last]
             if needs_values:
-                grad_values[:, :last] += torch.bmm(weights.to(values.dtype).transpose(1, 2), grad_block)
+                grad_values[:, :last].add_(torch.bmm(weights.to(values.dtype).transpose(1, 2), grad_block))
             if not (needs_queries or needs_keys):
                 continue
             grad_weights = torch.bmm(grad_block, flat_values[:, :last].transpose(1, 2))
@@ -214,7 +214,7 @@ class _BlockwiseAttention(torch.autograd.Function):
             if needs_queries:
                 grad_queries[:, first:last] = torch.bmm(grad_logits, flat_keys[:, :last])
             if needs_keys:
-                grad_keys[:, :last] += torch.bmm(grad_logits.transpose(1, 2), flat_queries[:, first:last])
+                grad_keys[:, :last].add_(torch.bmm(grad_logits.transpose(1, 2), flat_queries[:, first:last]))
         return (
             grad_queries.mul_(ctx.scale).view_as(queries).to(queries.dtype) if needs_queries else None,
             grad_keys.mul_(ctx.scale).view_as(keys).to(keys.dtype) if needs_keys else None,
@@ -238,7 +238,7 @@ def _triangle(block: int, like: Tensor) -> Tensor:
 def _weights(queries: Tensor, keys: Tensor, triangle: Tensor, first: int, last: int) -> Tensor:
     """Return the attention weights of the queries from `first` to `last` over the keys up to `last`."""
     logits = torch.bmm(queries[:, first:last], keys[:, :last].transpose(1, 2))
-    logits[:, :, first:] += triangle[: last - first, : last - first]
+    logits[:, :, first:].add_(triangle[: last - first, : last - first])
     return torch.softmax(logits, dim=-1)
 
 

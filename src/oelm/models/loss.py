@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from oelm.models.linear import HALF, cast_for_product
 
@@ -95,14 +97,61 @@ def product_slices(vocabulary: int, device: torch.device) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, vocabulary, rows))
 
 
-def _add_product(sum_VD: Tensor, grad_VC: Tensor, part_CD: Tensor) -> None:
+def _add_product(sum_VD: Tensor, grad_VC: Tensor, part_CD: Tensor, *, is_first: bool) -> None:
+    """Add a product to a float32 sum, which the first product fills: memory that was never written needs no zeros."""
+    if sum_VD.dtype == part_CD.dtype:
+        torch.addmm(sum_VD, grad_VC, part_CD, beta=0 if is_first else 1, out=sum_VD)
+        return
     for rows in product_slices(len(sum_VD), sum_VD.device):
-        sum_VD[rows] += grad_VC[rows] @ part_CD
+        product_RD = grad_VC[rows] @ part_CD
+        sum_VD[rows].copy_(product_RD) if is_first else sum_VD[rows].add_(product_RD)
+
+
+class TiedGradient:
+    """The gradient of a matrix that is both the token embedding and the vocabulary of the loss.
+
+    Autograd would make a second dense gradient for the embedding, nearly all zeros, and add the two. Instead the loss
+    leaves its gradient here, and the embedding, whose backward pass comes later, adds the rows of its tokens. Both ways
+    have the same bits: the gradients of a token that occurs twice are summed first, in order.
+    """
+
+    def __init__(self) -> None:
+        self.from_loss_VD: Tensor | None = None
+
+
+class _TiedEmbedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids_BT: Tensor, weight_VD: Tensor, tied: TiedGradient) -> Tensor:
+        ctx.save_for_backward(ids_BT)
+        ctx.tied = tied
+        return F.embedding(ids_BT, weight_VD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
+        (ids_BT,), grad_BTD, grad_VD = ctx.saved_tensors, grads[0], ctx.tied.from_loss_VD
+        ctx.tied.from_loss_VD = None
+        tokens_U, place_N = ids_BT.unique(return_inverse=True)
+        sums_UD = grad_BTD.new_zeros(len(tokens_U), grad_BTD.shape[-1])
+        sums_UD.index_add_(0, place_N.flatten(), grad_BTD.flatten(0, -2))
+        return None, grad_VD.index_add_(0, tokens_U, sums_UD), None
+
+
+def embed_tied(ids_BT: Tensor, weight_VD: Tensor) -> tuple[Tensor, TiedGradient | None]:
+    """Return the rows of the tokens, and what `chunked_cross_entropy` needs to share the gradient of the matrix.
+
+    Whoever uses the second result must pass it to the loss of the same forward pass.
+    """
+    # Adding rows is deterministic on a CPU only, and a compiler cannot look inside.
+    if weight_VD.device.type != "cpu" or not weight_VD.requires_grad or torch.compiler.is_compiling():
+        return F.embedding(ids_BT, weight_VD), None
+    tied = TiedGradient()
+    return _TiedEmbedding.apply(ids_BT, weight_VD, tied), tied  # type: ignore[no-untyped-call]
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, tied: TiedGradient | None) -> Tensor:
         rows, weight_VD = hidden_ND.shape[0], weight_VD.to(hidden_ND.dtype)
         # The factor of a gradient scaler is known only in the backward pass. Until then fp16, which underflows below
         # 6e-8, keeps gradients of the sum of losses. Sums over chunks are in float32: half precision would round each.
@@ -112,7 +161,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = None
         if ctx.needs_input_grad[1]:
-            grad_weight = torch.zeros_like(weight_VD, dtype=torch.float32 if is_half else None)
+            grad_weight = torch.empty_like(weight_VD, dtype=torch.float32 if is_half else None)
         total = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
         for span, losses_C, grad_VC in _chunks(hidden_ND, weight_VD, targets_N, divisor if wants_gradient else None):
             total += losses_C.sum()
@@ -120,27 +169,33 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 continue
             if grad_hidden is not None:
                 torch.mm(grad_VC.T, weight_VD, out=grad_hidden[span])
-            if grad_weight is not None and is_half:
-                _add_product(grad_weight, grad_VC, hidden_ND[span])
-            elif grad_weight is not None:
-                grad_weight.addmm_(grad_VC, hidden_ND[span])
+            if grad_weight is not None:
+                _add_product(grad_weight, grad_VC, hidden_ND[span], is_first=span.start == 0)
         ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.tied = tied
         return total / rows
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         # In place: nothing else reads the saved tensors, and autograd refuses a second backward pass.
         factor = grads[0] / ctx.divisor_left
-        grad_hidden, grad_weight = (saved if saved is None else saved.mul_(factor) for saved in ctx.saved_tensors)
-        return grad_hidden, grad_weight, None
+        grad_hidden, grad_weight = ctx.saved_tensors
+        if factor.device.type != "cpu" or factor != 1:  # reading the number would make a GPU wait
+            grad_hidden, grad_weight = (each if each is None else each.mul_(factor) for each in ctx.saved_tensors)
+        if ctx.tied is not None:
+            ctx.tied.from_loss_VD, grad_weight = grad_weight, None
+        return grad_hidden, grad_weight, None, None
 
 
-def chunked_cross_entropy(hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor) -> Tensor:
+def chunked_cross_entropy(
+    hidden_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor, tied: TiedGradient | None = None
+) -> Tensor:
     """Return the mean cross-entropy of `hidden @ weight.T` against `targets`, in nats.
 
-    The matrix is cast only for the products: autograd would round the gradient of a cast copy to its type.
+    The matrix is cast only for the products: autograd would round the gradient of a cast copy to its type. With `tied`,
+    the gradient of the matrix reaches it through `embed_tied`.
     """
-    loss: Tensor = _ChunkedCrossEntropy.apply(_rows(hidden_BTD), weight_VD, targets_BT.reshape(-1))  # type: ignore[no-untyped-call]
+    loss: Tensor = _ChunkedCrossEntropy.apply(_rows(hidden_BTD), weight_VD, targets_BT.reshape(-1), tied)  # type: ignore[no-untyped-call]
     return loss
 
 
