@@ -89,7 +89,7 @@ WriteRun = Callable[..., Path]
 def plain_cross_entropy():
     """Return the loss that holds all logits: the reference for ours, which holds a few at a time."""
 
-    def plain(hidden_BTD, weight_VD, targets_BT):
+    def plain(hidden_BTD, weight_VD, targets_BT, _tied=None):
         logits_BTV = hidden_BTD @ weight_VD.T
         return torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
 

@@ -50,6 +50,14 @@ def test_attention_by_blocks_is_causal_attention(length):
         assert torch.allclose(mine, other, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("length", [1, 129, LENGTH])
+def test_attention_that_computes_its_weights_again_has_the_same_gradients(monkeypatch, length):
+    kept = gradients(blockwise, heads(BF16, length=length))
+    monkeypatch.setattr(half, "KEPT_CONTEXT", 0)
+    again = gradients(blockwise, heads(BF16, length=length))
+    assert all(torch.equal(one, other) for one, other in zip(kept, again, strict=True))
+
+
 def test_the_gradient_of_attention_by_blocks_is_that_of_finite_differences():
     tensors = heads(length=5, size=3, value_size=2, scale=1.0)
     assert torch.autograd.gradcheck(lambda *x: blockwise(*x, block=2), tensors)

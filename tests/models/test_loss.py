@@ -54,6 +54,13 @@ def test_embedding_and_loss_that_share_a_gradient_have_the_bits_of_two_gradients
     assert torch.equal(gradient(share=True), gradient(share=False))
 
 
+def test_an_embedding_whose_shared_gradient_no_loss_uses_has_its_own():
+    weight = torch.randn(11, 5, requires_grad=True)
+    embedded, _ = embed_tied(torch.tensor([[1, 2, 1]]), weight)
+    embedded.sum().backward()
+    assert torch.equal(weight.grad[:, 0], torch.tensor([0.0, 2, 1, *[0] * 8]))
+
+
 def test_a_frozen_embedding_shares_nothing():
     weight = torch.randn(11, 5)
     embedded, tied = embed_tied(torch.tensor([[1, 2]]), weight)

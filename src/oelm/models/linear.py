@@ -125,6 +125,9 @@ def _runs(places: list[int]) -> list[tuple[int, int]]:
 HALF = (torch.bfloat16, torch.float16)
 BLOCK = 128
 """Queries per block: the fastest of 64, 128, 256 and 512 at contexts of 512 and 1,024."""
+KEPT_CONTEXT = 512
+"""Up to this context attention keeps its weights for the backward pass: in half precision, without those of later
+tokens, they take less memory than the hidden layer of the feed-forward map. Their size grows with the square of it."""
 
 
 def computing_type(x: Tensor) -> torch.dtype:
@@ -167,7 +170,7 @@ class _BlockwiseAttention(torch.autograd.Function):
     """Causal attention in which a block of queries reads only the keys up to its end.
 
     Logits and softmax are in float32, as in the fused kernel; only the weights are rounded for the product with the
-    values. The backward pass computes the weights again, because they would be the largest tensors of a layer.
+    values. At long contexts the backward pass computes them again: they would be the largest tensors of a layer.
 
         P = softmax(s Q K^T),  O = P V
         dV = P^T dO,  dS = P * (dO V^T - sum(dO * O)),  dQ = s dS K,  dK = s dS^T Q
@@ -178,39 +181,39 @@ class _BlockwiseAttention(torch.autograd.Function):
         batch, heads, length, _ = queries.shape
         # In the memory layout (B, T, H, K), so that the heads of a token are contiguous for the output projection.
         out_BHTK = values.new_empty(batch, length, heads, values.shape[-1]).transpose(1, 2)
-        wide_queries, wide_keys, flat_values = _wide(queries) * scale, _wide(keys), values.flatten(0, 1)
-        triangle = _triangle(block, wide_keys)
+        flat_values = values.flatten(0, 1)
+        kept: list[Tensor] = []
         for first in range(0, length, block):
             last = min(first + block, length)
-            weights = _weights(wide_queries, wide_keys, triangle, first, last).to(values.dtype)
+            weights = _weights(queries, keys, first, last, scale)
             out_BHTK[:, :, first:last] = torch.bmm(weights, flat_values[:, :last]).view(batch, heads, last - first, -1)
-        ctx.save_for_backward(queries, keys, values, out_BHTK)
+            kept += [weights] if length <= KEPT_CONTEXT else []
+        ctx.save_for_backward(queries, keys, values, out_BHTK, *kept)
         ctx.block, ctx.scale = block, scale
         return out_BHTK
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        queries, keys, values, out = ctx.saved_tensors
+        queries, keys, values, out, *kept = ctx.saved_tensors
         needs_queries, needs_keys, needs_values, *_ = ctx.needs_input_grad
-        wide_queries, wide_keys = _wide(queries) * ctx.scale, _wide(keys)
         flat_queries, flat_keys, flat_values, grad_out = (x.flatten(0, 1) for x in (queries, keys, values, grads[0]))
         # The sum over keys of each weight times its gradient equals the sum of the output times its gradient.
         shared = (_wide(grads[0]) * _wide(out)).sum(-1, keepdim=True)
-        triangle = _triangle(ctx.block, wide_keys)
         # Sums over blocks are in float32: half precision would round once per block. `a[i] += b` would copy a[i] again.
-        grad_queries, grad_keys = torch.empty_like(wide_queries), torch.zeros_like(wide_keys)
-        grad_values = torch.zeros_like(flat_values, dtype=wide_keys.dtype)
-        for first in range(0, queries.shape[2], ctx.block):
+        kind = torch.promote_types(queries.dtype, torch.float32)
+        grad_queries = torch.empty_like(flat_queries, dtype=kind)
+        grad_keys, grad_values = (torch.zeros_like(each, dtype=kind) for each in (flat_keys, flat_values))
+        for number, first in enumerate(range(0, queries.shape[2], ctx.block)):
             last = min(first + ctx.block, queries.shape[2])
-            weights = _weights(wide_queries, wide_keys, triangle, first, last)
+            weights = kept[number] if kept else _weights(queries, keys, first, last, ctx.scale)
             grad_block = grad_out[:, first:last]
             if needs_values:
-                grad_values[:, :last].add_(torch.bmm(weights.to(values.dtype).transpose(1, 2), grad_block))
+                grad_values[:, :last].add_(torch.bmm(weights.transpose(1, 2), grad_block))
             if not (needs_queries or needs_keys):
                 continue
             grad_weights = torch.bmm(grad_block, flat_values[:, :last].transpose(1, 2))
-            grad_logits = weights.mul_(grad_weights - shared[:, first:last]).to(queries.dtype)
+            grad_logits = (grad_weights - shared[:, first:last]).mul_(weights).to(queries.dtype)
             if needs_queries:
                 grad_queries[:, first:last] = torch.bmm(grad_logits, flat_keys[:, :last])
             if needs_keys:
@@ -230,16 +233,11 @@ def _wide(x_BHTK: Tensor) -> Tensor:
     return flat.float() if flat.dtype in HALF else flat
 
 
-def _triangle(block: int, like: Tensor) -> Tensor:
-    """Return the causal mask within a block: minus infinity above the diagonal."""
-    return like.new_full((block, block), -math.inf).triu(1)
-
-
-def _weights(queries: Tensor, keys: Tensor, triangle: Tensor, first: int, last: int) -> Tensor:
+def _weights(queries: Tensor, keys: Tensor, first: int, last: int, scale: float) -> Tensor:
     """Return the attention weights of the queries from `first` to `last` over the keys up to `last`."""
-    logits = torch.bmm(queries[:, first:last], keys[:, :last].transpose(1, 2))
-    logits[:, :, first:].add_(triangle[: last - first, : last - first])
-    return torch.softmax(logits, dim=-1)
+    logits = torch.bmm(_wide(queries[:, :, first:last]) * scale, _wide(keys[:, :, :last]).transpose(1, 2))
+    logits[:, :, first:].add_(logits.new_full((last - first, last - first), -math.inf).triu(1))
+    return torch.softmax(logits, dim=-1).to(queries.dtype)
 
 
 # The hidden layer of the feed-forward map is the widest activation of a block, and autograd would keep it before and

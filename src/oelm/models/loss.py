@@ -21,8 +21,8 @@ from oelm.models.linear import HALF, cast_for_product
 
 CHUNK_BYTES = 64 * 2**20
 """Approximate size of a chunk of logits: large enough for full speed of the matrix product."""
-CACHED_ROWS = 32
-"""Rows of float32 logits that fit into the caches of a core: 6 MB for GPT-2's vocabulary."""
+CACHED_ROWS = 8
+"""Rows of float32 logits that fit into the caches of a core: 1.6 MB for GPT-2's vocabulary."""
 CACHED_PRODUCT = 4096
 """Rows of the vocabulary matrix whose half-precision gradient fits into the caches."""
 SMALLEST = 1e-30
@@ -30,8 +30,12 @@ SMALLEST = 1e-30
 
 
 def chunk_slices(rows: int, weight_VD: Tensor) -> Iterator[slice]:
-    """Cut the rows into chunks of about equal size."""
-    most = max(1, CHUNK_BYTES // (weight_VD.shape[0] * weight_VD.element_size()))
+    """Cut the rows into chunks of about equal size.
+
+    In half precision they are twice as large, because every chunk adds a product to a float32 sum.
+    """
+    limit = 2 * CHUNK_BYTES if weight_VD.dtype in HALF else CHUNK_BYTES
+    most = max(1, limit // (weight_VD.shape[0] * weight_VD.element_size()))
     chunk = math.ceil(rows / math.ceil(rows / most))
     return (slice(start, min(start + chunk, rows)) for start in range(0, rows, chunk))
 
@@ -87,7 +91,7 @@ def _rows_to_gradient(logits_RV: Tensor, target_R1: Tensor, divisor: float | Non
         losses_R = torch.where(lost_R, exact_R, losses_R)
     if divisor is not None:
         probabilities_RV.scatter_(1, target_R1, wanted_R1 - 1)
-        logits_RV.copy_(probabilities_RV if divisor == 1 else probabilities_RV.div_(divisor))
+        logits_RV.copy_(probabilities_RV if divisor == 1 else probabilities_RV.mul_(1 / divisor))
     return losses_R
 
 
@@ -123,7 +127,7 @@ class _TiedEmbedding(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ids_BT: Tensor, weight_VD: Tensor, tied: TiedGradient) -> Tensor:
         ctx.save_for_backward(ids_BT)
-        ctx.tied = tied
+        ctx.tied, ctx.shape = tied, weight_VD.shape
         return F.embedding(ids_BT, weight_VD)
 
     @staticmethod
@@ -131,6 +135,8 @@ class _TiedEmbedding(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
         (ids_BT,), grad_BTD, grad_VD = ctx.saved_tensors, grads[0], ctx.tied.from_loss_VD
         ctx.tied.from_loss_VD = None
+        if grad_VD is None:  # the loss did not use it
+            grad_VD = grad_BTD.new_zeros(ctx.shape)
         tokens_U, place_N = ids_BT.unique(return_inverse=True)
         sums_UD = grad_BTD.new_zeros(len(tokens_U), grad_BTD.shape[-1])
         sums_UD.index_add_(0, place_N.flatten(), grad_BTD.flatten(0, -2))
@@ -138,10 +144,7 @@ class _TiedEmbedding(torch.autograd.Function):
 
 
 def embed_tied(ids_BT: Tensor, weight_VD: Tensor) -> tuple[Tensor, TiedGradient | None]:
-    """Return the rows of the tokens, and what `chunked_cross_entropy` needs to share the gradient of the matrix.
-
-    Whoever uses the second result must pass it to the loss of the same forward pass.
-    """
+    """Return the rows of the tokens, and what `chunked_cross_entropy` needs to share the gradient of the matrix."""
     # Adding rows is deterministic on a CPU only, and a compiler cannot look inside.
     if weight_VD.device.type != "cpu" or not weight_VD.requires_grad or torch.compiler.is_compiling():
         return F.embedding(ids_BT, weight_VD), None
