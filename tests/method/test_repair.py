@@ -30,6 +30,13 @@ def test_the_gradient_of_a_shift_is_that_of_finite_differences(length):
     assert torch.autograd.gradcheck(KeyShift(0.6, 3), (keys,))
 
 
+def test_appended_features_let_attention_write_what_the_output_projection_reads():
+    content = torch.randn(2, 5, 3, 4).transpose(1, 2)  # heads that were cut from (B, T, H K)
+    queries = append_features(content, torch.randn(3, 5, 4))
+    mixed = torch.nn.functional.scaled_dot_product_attention(queries, queries, queries, is_causal=True)
+    assert mixed.transpose(1, 2).is_contiguous()
+
+
 def test_a_small_share_still_shifts_one_head():
     assert KeyShift(0.01, 8).shifted == 1
 

@@ -282,7 +282,8 @@ class _Append(torch.autograd.Function):
         """Return content and features, concatenated."""
         ctx.content_size, ctx.kind = content_BHTK.shape[-1], features_HTF.dtype
         features_BHTF = features_HTF.to(content_BHTK.dtype).expand(content_BHTK.shape[0], -1, -1, -1)
-        return torch.cat((content_BHTK, features_BHTF), dim=-1)
+        # In the memory layout (B, T, H, K), which attention gives its output too: the output projection reads it as is.
+        return torch.cat((content_BHTK.transpose(1, 2), features_BHTF.transpose(1, 2)), dim=-1).transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
