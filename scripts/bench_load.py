@@ -60,10 +60,8 @@ def write_runs(root: Path, count: int) -> None:
         RunRecord,
         SecondsRecord,
     )
-    from oelm.spec.model import GPT_SIZES
-    from oelm.spec.run import RunSpec, fingerprint
+    from oelm.spec.run import GPT_SIZES, RunSpec, TrainSpec, fingerprint
     from oelm.spec.study import Study
-    from oelm.spec.train import TrainSpec
 
     environment = EnvironmentRecord(
         oelm="0.1.0",

@@ -31,7 +31,7 @@ bf16; on others it is slow, so run it there with `--base.train.precision fp32` i
 from typing import Any
 
 from oelm import DataSpec, RunSpec, Study, TrainSpec
-from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.run import GPTSpec, named_size
 
 QUESTION = "How much of what content is worth do frozen Q and K keep?"
 FROZEN = ("oelm-fast", "oelm-fast+low-rank=4", "oelm-slice+features")

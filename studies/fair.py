@@ -35,7 +35,7 @@ use attention.
 from typing import Any
 
 from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec
-from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.run import GPTSpec, named_size
 
 QUESTION = "What does freezing Q and K cost a GPT when every arm is tuned, and what does orthogonality add?"
 SPLIT = ("baseline", "oelm-freeze", "oelm-random", "oelm-random-matched", "uniform")

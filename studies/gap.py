@@ -26,7 +26,7 @@ shift +11.7 %, with a core +8.7 %, core and diagonal +5.1 %, last layer trained 
 from typing import Any
 
 from oelm import Arm, DataSpec, MethodSpec, RunSpec, Study, TrainSpec, named_method
-from oelm.spec.model import GPTSpec, named_size
+from oelm.spec.run import GPTSpec, named_size
 
 QUESTION = "Which frozen Q/K stays within 5 % of the tuned baseline's perplexity?"
 SMALL = GPTSpec(context=128, model_dim=96, num_layers=4, num_heads=4, positions="rope")

@@ -19,7 +19,7 @@ Of the small encoder's runs only SST-2-01 learns much, because five times the pu
 from pathlib import Path
 
 from oelm import DataSpec, ExamplesSpec, HuggingFaceSpec, Listing, RunSpec, TrainSpec, named_method
-from oelm.spec.model import GPT_SIZES, ModelSpec, named_size
+from oelm.spec.run import GPT_SIZES, ModelSpec, named_size
 
 QUESTION = "Do the published runs give their figures again?"
 SEED = 42

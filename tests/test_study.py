@@ -7,12 +7,9 @@ from pydantic import ValidationError
 
 from oelm.errors import InvalidSpec, UnknownName, UsageError
 from oelm.record.stages import stage_of
-from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import METHODS, MethodSpec, named_method
-from oelm.spec.model import GPT_SIZES, HuggingFaceSpec
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import GPT_SIZES, DataSpec, ExamplesSpec, HuggingFaceSpec, RunSpec, TrainSpec, fingerprint
 from oelm.spec.study import Arm, Listing, Study, load_study, replace_fields
-from oelm.spec.train import TrainSpec
 
 BASE = RunSpec(model=GPT_SIZES["nano"])
 
@@ -174,7 +171,7 @@ def test_a_tuned_field_that_no_run_has_is_refused_with_the_nearest_name(study):
 def test_a_file_may_declare_its_study_at_several_scales(tmp_path):
     path = tmp_path / "scaled.py"
     path.write_text(
-        "from oelm import RunSpec, Study\nfrom oelm.spec.model import named_size\n"
+        "from oelm import RunSpec, Study\nfrom oelm.spec.run import named_size\n"
         "def at(size):\n"
         "    base = RunSpec(model=named_size(size))\n"
         "    return Study(name='scaled-' + size, question='?', base=base, arms=('baseline',))\n"
@@ -189,7 +186,7 @@ def test_a_file_may_declare_its_study_at_several_scales(tmp_path):
 def test_a_scale_of_a_file_that_has_none_is_refused_without_an_empty_list(tmp_path):
     path = tmp_path / "plain.py"
     path.write_text(
-        "from oelm import RunSpec, Study\nfrom oelm.spec.model import named_size\n"
+        "from oelm import RunSpec, Study\nfrom oelm.spec.run import named_size\n"
         "study = Study(name='plain', question='?', base=RunSpec(model=named_size('nano')), arms=('baseline',))\n"
     )
     with pytest.raises(UsageError, match=r"--scale foo was given, but .*plain\.py declares one study and no scales\."):

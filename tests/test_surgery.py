@@ -26,7 +26,7 @@ from oelm.models import apply as surgery
 from oelm.models import families
 from oelm.models.gpt import GPT
 from oelm.spec.method import FreezeSpec, MethodSpec, RatesSpec
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 transformers = pytest.importorskip("transformers")
 

@@ -23,8 +23,7 @@ from oelm.runs.board import Board
 from oelm.runs.board import _copy_run as copy_run
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import RunSpec, SlurmSpec
+from oelm.spec.run import GPT_SIZES, RunSpec, SlurmSpec
 from oelm.spec.study import Arm, Study
 from oelm.text import escape_controls
 

@@ -30,7 +30,7 @@ WORDS = {
 }
 
 QUOTATIONS: dict[str, tuple[str, ...]] = {
-    "src/oelm/spec/model.py": ('Literal["foreign"] = "foreign"',),  # a value that is stored in records and fingerprints
+    "src/oelm/spec/run.py": ('Literal["foreign"] = "foreign"',),  # a value that is stored in records and fingerprints
     "studies/sst2.py": ("an encoder that nobody has trained before",),  # the question of a study whose records exist
     "src/oelm/data/stories.py": ("nobody", "NOBODY"),  # a word of the stories
 }

@@ -26,10 +26,10 @@ _NAMES = {
         "MethodSpec", "InitSpec", "FreezeSpec", "ScheduleSpec", "Change", "Sweep", "RepairSpec", "RatesSpec",
         "NamesSpec", "named_method", "methods",
     ),
-    "oelm.spec.model": ("GPTSpec", "HuggingFaceSpec", "named_size"),
-    "oelm.spec.data": ("DataSpec", "ExamplesSpec", "ProbeSpec"),
-    "oelm.spec.train": ("TrainSpec",),
-    "oelm.spec.run": ("RunSpec", "ContinueSpec", "SlurmSpec", "fingerprint"),
+    "oelm.spec.run": (
+        "RunSpec", "GPTSpec", "HuggingFaceSpec", "named_size", "DataSpec", "ExamplesSpec", "ProbeSpec", "TrainSpec",
+        "ContinueSpec", "SlurmSpec", "fingerprint",
+    ),
     "oelm.spec.study": ("Study", "Listing", "Arm", "load_study"),
     "oelm.api": ("run", "records", "compare", "load", "predict"),
     "oelm.runs.execute": ("continue_run",),
@@ -70,9 +70,9 @@ if TYPE_CHECKING:
     from oelm.spec.method import MethodSpec as MethodSpec, InitSpec as InitSpec, FreezeSpec as FreezeSpec
     from oelm.spec.method import ScheduleSpec as ScheduleSpec, Change as Change, Sweep as Sweep
     from oelm.spec.method import RepairSpec as RepairSpec, RatesSpec as RatesSpec, NamesSpec as NamesSpec
-    from oelm.spec.model import GPTSpec as GPTSpec, HuggingFaceSpec as HuggingFaceSpec, named_size as named_size
-    from oelm.spec.data import DataSpec as DataSpec, ExamplesSpec as ExamplesSpec, ProbeSpec as ProbeSpec
-    from oelm.spec.train import TrainSpec as TrainSpec
+    from oelm.spec.run import GPTSpec as GPTSpec, HuggingFaceSpec as HuggingFaceSpec, named_size as named_size
+    from oelm.spec.run import DataSpec as DataSpec, ExamplesSpec as ExamplesSpec, ProbeSpec as ProbeSpec
+    from oelm.spec.run import TrainSpec as TrainSpec
     from oelm.spec.run import RunSpec as RunSpec, ContinueSpec as ContinueSpec, SlurmSpec as SlurmSpec
     from oelm.spec.run import fingerprint as fingerprint
     from oelm.spec.study import Study as Study, Listing as Listing, Arm as Arm, load_study as load_study

@@ -7,11 +7,8 @@ K, does not meet the margin; `oelm-fast`, frozen Q and K with trained position f
 and a short training show how the tool works; they are not evidence. `oelm new study NAME` writes a study to change.
 """
 
-from oelm.spec.data import DataSpec
-from oelm.spec.model import named_size
-from oelm.spec.run import RunSpec
+from oelm.spec.run import DataSpec, RunSpec, TrainSpec, named_size
 from oelm.spec.study import Study
-from oelm.spec.train import TrainSpec
 
 study = Study(
     name="demo",

@@ -9,7 +9,7 @@ import pytest
 from oelm.analysis.ablation import Ablation, ablations, find_rung
 from oelm.analysis.compare import Comparison, compare_records
 from oelm.spec.method import METHODS, InitSpec, named_method
-from oelm.spec.model import HuggingFaceSpec
+from oelm.spec.run import HuggingFaceSpec
 from oelm.spec.study import Arm, Study, replace_fields
 
 LOSSES = {

@@ -8,9 +8,7 @@ import pytest
 from oelm.analysis.compare import compare_records, covers, gather, select
 from oelm.analysis.evidence import cell_of, list_meaning
 from oelm.errors import IncomparableRuns
-from oelm.spec.data import ExamplesSpec
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import fingerprint
+from oelm.spec.run import ExamplesSpec, HuggingFaceSpec, fingerprint
 from oelm.spec.study import Arm, Study, replace_fields
 
 

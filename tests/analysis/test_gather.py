@@ -7,7 +7,7 @@ import pytest
 
 from oelm.analysis.compare import by_data, find_runs, gather
 from oelm.errors import BadRecord, IncomparableRuns, UsageError
-from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.run import DataSpec, ExamplesSpec
 from oelm.spec.study import Study, replace_fields
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from oelm.analysis.evidence import Measure, judge, margin_of, measure_of
 from oelm.record.record import ResultRecord
-from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.run import DataSpec, ExamplesSpec
 
 ACCURACY = Measure("accuracy", "test")
 

@@ -23,11 +23,8 @@ from oelm.errors import BadRecord
 from oelm.report.sections import scaling_sections
 from oelm.report.wording import wording
 from oelm.runs.board import Board
-from oelm.spec.data import DataSpec
-from oelm.spec.model import GPTSpec, steps_for
-from oelm.spec.run import RunSpec
+from oelm.spec.run import DataSpec, GPTSpec, RunSpec, TrainSpec, steps_for
 from oelm.spec.study import Study
-from oelm.spec.train import TrainSpec
 
 LADDER = ((300_000, 6), (670_000, 3), (1_190_000, 2))
 HELD = 2_670_000

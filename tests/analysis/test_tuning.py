@@ -10,10 +10,8 @@ from oelm.analysis.compare import Comparison, compare_records
 from oelm.analysis.tuning import sensitivities
 from oelm.errors import IncomparableRuns
 from oelm.record.stages import index_by_declaration, stage_of
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import NUMERICS, RunSpec, fingerprint
+from oelm.spec.run import GPT_SIZES, NUMERICS, RunSpec, TrainSpec, fingerprint
 from oelm.spec.study import Study
-from oelm.spec.train import TrainSpec
 
 BEST = {"baseline": 1e-3, "oelm-freeze": 2e-3}
 

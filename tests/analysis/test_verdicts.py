@@ -9,8 +9,8 @@ import pytest
 from oelm.analysis.compare import compare_records, gather
 from oelm.analysis.evidence import Row
 from oelm.record.record import DataRecord
-from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
+from oelm.spec.run import DataSpec
 from oelm.spec.study import Study
 
 GUESS = 0.5

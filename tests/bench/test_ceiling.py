@@ -8,7 +8,7 @@ import oelm
 from oelm.bench.methods import remove_work, removed_work
 from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]
 IDS = torch.arange(32).view(2, 16)

@@ -18,7 +18,7 @@ from oelm.cli import dispatch
 from oelm.errors import InvalidSpec, RunFailed, UnknownName
 from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 pytestmark = pytest.mark.programs
 

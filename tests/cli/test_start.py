@@ -14,9 +14,8 @@ from oelm.cli.start import flags_of, words_after
 from oelm.data.labelled import LABELLED_CORPORA
 from oelm.record.stages import stage_of
 from oelm.spec.method import METHODS
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES, TrackerName
 from oelm.spec.study import load_study
-from oelm.spec.train import TrackerName
 
 
 def test_the_demo_has_a_frozen_arm_without_repairs_and_one_with_them_and_enough_seeds_to_decide():

@@ -76,7 +76,7 @@ def test_status_for_people_names_every_run_and_what_is_wrong_with_it(study, tmp_
     (broken / "record.json").write_text("{")
     path = tmp_path / "study.py"
     path.write_text(
-        "from oelm import RunSpec, Study, TrainSpec\nfrom oelm.spec.model import GPT_SIZES\n"
+        "from oelm import RunSpec, Study, TrainSpec\nfrom oelm.spec.run import GPT_SIZES\n"
         "study = Study(name='runs', question='?', arms=('baseline', 'oelm-freeze'), seeds=(0, 1, 2),"
         " base=RunSpec(model=GPT_SIZES['nano'], train=TrainSpec(steps=100, warmup_steps=10)))\n"
     )
@@ -143,7 +143,7 @@ def test_a_plan_is_a_table_or_data_and_writes_nothing(tmp_path, capsys, monkeypa
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "small.py"
     path.write_text(
-        "from oelm import RunSpec, Study\nfrom oelm.spec.model import named_size\n"
+        "from oelm import RunSpec, Study\nfrom oelm.spec.run import named_size\n"
         "study = Study(name='small', question='How much?', base=RunSpec(model=named_size('nano')),"
         " arms=('baseline', 'oelm-freeze'))\n"
     )
@@ -159,7 +159,7 @@ def test_a_plan_names_every_run_on_one_line_at_eighty_columns_and_says_what_it_l
 ):
     path = tmp_path / "long.py"
     path.write_text(
-        "from oelm import Arm, RunSpec, Study\nfrom oelm.spec.model import named_size\n"
+        "from oelm import Arm, RunSpec, Study\nfrom oelm.spec.run import named_size\n"
         "from oelm.spec.method import named_method\n"
         "arm = Arm(name='orthogonal-[red]from-current', method=named_method('oelm-freeze'))\n"
         "study = Study(name='long', question='?', base=RunSpec(model=named_size('nano')), arms=('baseline', arm))\n"

@@ -12,8 +12,8 @@ from oelm.cli import dispatch
 from oelm.cli.report import conclude
 from oelm.data.prepare import prepare
 from oelm.record.folder import read_record, write_study
-from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
+from oelm.spec.run import DataSpec
 from oelm.spec.study import Arm
 
 SMALL = shlex.split(

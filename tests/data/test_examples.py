@@ -14,7 +14,7 @@ from oelm.data.labelled import LABELLED_CORPORA, find_part, local_folder, open_e
 from oelm.data.sources import HubCorpus
 from oelm.data.tokenizer import from_backend, gpt2_encoder, trained_encoder
 from oelm.errors import BadData, UnknownName, UsageError
-from oelm.spec.data import ExamplesSpec
+from oelm.spec.run import ExamplesSpec
 from oelm.tasks.classification import encode_examples
 
 

@@ -61,8 +61,7 @@ def test_a_limited_evaluation_is_spread_over_the_split():
 @pytest.mark.programs
 @pytest.mark.shared
 def test_sst2_costs_a_ninth_of_what_padding_to_128_does(shared_data):
-    from oelm.spec.data import ExamplesSpec
-    from oelm.spec.model import HuggingFaceSpec
+    from oelm.spec.run import ExamplesSpec, HuggingFaceSpec
     from oelm.tasks.classification import encode_labelled
 
     examples = encode_labelled(ExamplesSpec(source=shared_data / "sst2"), HuggingFaceSpec(name="minilm"))

@@ -10,7 +10,7 @@ from oelm.data.prepare import prepare
 from oelm.data.tables import ShuffledRows, packaged_file
 from oelm.data.tokens import open_tokens
 from oelm.errors import UsageError
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 
 
 @pytest.fixture

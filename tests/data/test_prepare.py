@@ -24,7 +24,7 @@ from oelm.data.prepare import Workspace, default_directory, find_or_prepare, pre
 from oelm.data.sources import HUB_CORPORA, HubCorpus
 from oelm.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from oelm.errors import BadData, OelmError, RunLocked, UsageError
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 
 TEXTS = [f"Story {number}. " + "The cat sat on the mat.\n" * (number % 5 + 1) for number in range(100)]
 FILES = ("train.bin", "val.bin", "test.bin")
@@ -224,7 +224,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from oelm.data import prepare, sources
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 prepare.JOURNAL_SECONDS = 0
 prepare.block_bytes_for = lambda tokens: 4096
 prepare.prepare(DataSpec(corpus="mine", source=Path(sys.argv[1]), vocab_size=300), Path(sys.argv[2]))
@@ -378,7 +378,7 @@ import resource, signal, sys
 from pathlib import Path
 from oelm.data.prepare import (prepare)
 from oelm.errors import OelmError
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:

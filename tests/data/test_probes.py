@@ -16,7 +16,7 @@ from oelm.data.sources import make_request
 from oelm.data.tokenizer import load_tokenizer
 from oelm.data.tokens import open_tokens
 from oelm.errors import UnknownName, UsageError
-from oelm.spec.data import PROBE_SIZES, DataSpec, ProbeSpec, probe_of
+from oelm.spec.run import PROBE_SIZES, DataSpec, ProbeSpec, probe_of
 
 RECALLS = st.builds(ProbeSpec, kind=st.just("recall"), size=st.integers(*PROBE_SIZES["recall"]))
 COPIES = st.builds(ProbeSpec, kind=st.just("copy"), size=st.integers(*PROBE_SIZES["copy"]))

@@ -20,9 +20,7 @@ from oelm.data.tokens import (
     with_sealed_as_test,
 )
 from oelm.errors import BadData, Sealed, UsageError
-from oelm.spec.data import DataSpec
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import GPT_SIZES, DataSpec, RunSpec, fingerprint
 
 PLAIN = DataSpec(corpus="stories", vocab_size=300, tokens=20_000)
 

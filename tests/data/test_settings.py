@@ -4,7 +4,7 @@ import pytest
 
 from oelm.data.prepare import find_or_prepare, prepare
 from oelm.errors import UnknownName, UsageError
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from oelm.data import sources
 from oelm.data.documents import Position, find_cuts, is_title
 from oelm.data.sources import HubCorpus, articles, find_files, make_request, open_corpus, open_hub, own_splits, split_of
 from oelm.errors import BadData, InvalidSpec, OelmError, UnknownName, UsageError
-from oelm.spec.data import DataSpec, Split
+from oelm.spec.run import DataSpec, Split
 
 
 def write(folder: Path, *names: str, text: str = "One.\nTwo.\nThree.\n") -> Path:

@@ -18,7 +18,7 @@ from oelm.data.prepare import prepare
 from oelm.data.tokenizer import load_tokenizer
 from oelm.data.tokens import open_tokens, sealed_split
 from oelm.errors import BadData
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 
 
 def write_ids(path: Path, ids: list[int]) -> None:

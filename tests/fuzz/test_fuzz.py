@@ -27,8 +27,7 @@ from oelm.data.labelled import open_examples
 from oelm.errors import OelmError
 from oelm.files import parse_checked
 from oelm.record.folder import METRICS, RECORD, STUDY, read_metrics, read_record, write_study
-from oelm.spec.data import ExamplesSpec
-from oelm.spec.run import RunSpec
+from oelm.spec.run import ExamplesSpec, RunSpec
 from oelm.spec.study import Study
 
 SCALE = int(os.environ.get("OELM_FUZZ", "1"))
@@ -206,7 +205,7 @@ def test_no_command_line_is_a_traceback(here: Path, verb: str, words: list[str])
 
 @pytest.fixture(scope="module")
 def plain_run() -> Any:
-    from oelm.spec.model import GPT_SIZES
+    from oelm.spec.run import GPT_SIZES
 
     return json.loads(RunSpec(model=GPT_SIZES["nano"]).model_dump_json())
 

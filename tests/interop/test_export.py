@@ -13,7 +13,7 @@ from oelm.interop.export import as_gpt2, as_hugging_face, export
 from oelm.method.repair import Repair
 from oelm.models.gpt import GPT, generate_tokens
 from oelm.spec.method import METHODS
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]
 NOT_GPT2 = {"key_shift", "qk_norm", "key_mix", "position_bias", "position_features"}

@@ -12,7 +12,7 @@ import torch
 from oelm.data.tokenizer import load_tokenizer
 from oelm.interop.export import export
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPTSpec
+from oelm.spec.run import GPTSpec
 
 pytestmark = pytest.mark.programs
 

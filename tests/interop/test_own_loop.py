@@ -12,8 +12,7 @@ from oelm.errors import InvalidSpec, MethodError, NotCarriedOut, ScheduleWarning
 from oelm.interop.own_loop import rate_multipliers
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import GPT_SIZES, TrainSpec
 from oelm.train.optimizer import Optimizer
 
 STEPS = 12

@@ -5,7 +5,7 @@ import pytest
 from oelm.data.tokenizer import trained_encoder
 from oelm.errors import BadData
 from oelm.interop.pretrained import encoder_of
-from oelm.spec.model import GPT_SIZES, HuggingFaceSpec
+from oelm.spec.run import GPT_SIZES, HuggingFaceSpec
 
 TEXTS = ["Tom went to the park.", "Lily saw a bird."]
 

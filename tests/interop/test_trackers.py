@@ -11,8 +11,7 @@ from oelm.interop import trackers
 from oelm.interop.trackers import Tracker
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
-from oelm.spec.run import fingerprint
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import TrainSpec, fingerprint
 
 
 def carried_out(run, folder):

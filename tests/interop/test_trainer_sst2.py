@@ -9,11 +9,8 @@ import pytest
 from oelm.models.build import build, package_directory
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
-from oelm.spec.data import ExamplesSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import ExamplesSpec, HuggingFaceSpec, RunSpec, TrainSpec
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trainer_sst2.py"
 

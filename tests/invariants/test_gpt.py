@@ -14,8 +14,7 @@ from oelm.models import apply as surgery
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.spec.method import METHODS, FreezeSpec, InitSpec, MethodSpec
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import GPT_SIZES, TrainSpec
 from oelm.train.optimizer import Optimizer
 
 NANO = GPT_SIZES["nano"]

@@ -13,7 +13,7 @@ from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT, generate_tokens, rotate
 from oelm.models.heads import _weights
 from oelm.spec.method import METHODS, RatesSpec, named_method
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]
 VARIANTS = {

@@ -8,7 +8,7 @@ from oelm.errors import BadShape, InvalidSpec
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.spec.method import InitSpec, MethodSpec
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]
 

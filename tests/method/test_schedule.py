@@ -10,7 +10,7 @@ from oelm.method.schedule import Timeline, layer_prefixes, multipliers, resolve_
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.spec.method import Change, FreezeSpec, MethodSpec, RatesSpec, ScheduleSpec, Sweep, named_method
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 QK = FreezeSpec(roles=("q", "k"))
 

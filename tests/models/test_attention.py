@@ -8,7 +8,7 @@ import torch
 import oelm
 from oelm.models.gpt import GPT
 from oelm.models.heads import attention_summary, logit_variances
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]
 IDS = torch.randint(0, 97, (2, 16), generator=torch.Generator().manual_seed(0))

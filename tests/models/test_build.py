@@ -10,7 +10,7 @@ from oelm.errors import BadData, InvalidSpec, UnknownName
 from oelm.models.build import CONFIGS, build, parse_model_name
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPTSpec, HuggingFaceSpec
+from oelm.spec.run import GPTSpec, HuggingFaceSpec
 
 
 def test_our_sizes_are_built_without_transformers_and_get_a_vocabulary():

@@ -5,7 +5,7 @@ import torch
 
 from oelm.errors import BadShape
 from oelm.models.build import build
-from oelm.spec.model import HuggingFaceSpec
+from oelm.spec.run import HuggingFaceSpec
 from oelm.tasks.classification import Classifier, refuse_longer
 
 transformers = pytest.importorskip("transformers")

@@ -16,7 +16,7 @@ from oelm.errors import BadShape, NotCarriedOut
 from oelm.models.build import build, parse_model_name
 from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPT_SIZES, GPTSpec
+from oelm.spec.run import GPT_SIZES, GPTSpec
 
 NANO = GPT_SIZES["nano"]
 MIB = 2**20
@@ -310,8 +310,8 @@ import json, re, sys, torch
 from pathlib import Path
 from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPTSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import GPTSpec
+from oelm.spec.run import TrainSpec
 from oelm.train.optimizer import Optimizer
 torch.set_num_threads(1)
 spec = GPTSpec.model_validate_json(sys.argv[1])

@@ -7,8 +7,7 @@ import torch
 
 from oelm.errors import UsageError
 from oelm.models.gpt import GPT, choose_token, generate_tokens
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import stream
+from oelm.spec.run import GPT_SIZES, stream
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import torch
 import oelm
 from oelm.errors import BadShape, InvalidSpec
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPT_SIZES, GPTSpec
+from oelm.spec.run import GPT_SIZES, GPTSpec
 
 NANO = GPT_SIZES["nano"]
 VARIANTS = {

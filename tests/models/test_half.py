@@ -11,8 +11,7 @@ from oelm.models import loss as loss_module
 from oelm.models.gpt import GPT
 from oelm.models.linear import attend, gelu_linear
 from oelm.models.loss import chunked_cross_entropy
-from oelm.spec.model import GPTSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import GPTSpec, TrainSpec
 from oelm.train.optimizer import Optimizer
 
 BF16 = torch.bfloat16

@@ -10,7 +10,7 @@ import oelm
 from oelm.errors import BadShape
 from oelm.method.repair import PositionFeatures
 from oelm.models.gpt import GPT
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 
 NANO = GPT_SIZES["nano"].model_copy(update={"positions": "rope"})
 

@@ -9,11 +9,8 @@ from typing import Any
 from oelm.published.claims import PublishedRun, published
 from oelm.record.folder import run_directory, write_record
 from oelm.record.record import ResultRecord, SecondsRecord
-from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import GPT_SIZES, HuggingFaceSpec
-from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import GPT_SIZES, DataSpec, ExamplesSpec, HuggingFaceSpec, RunSpec, TrainSpec
 
 ARMS = {"baseline": "baseline", "oelm-freeze": "oelm-freeze", "oelm-random": "oelm-random",
         "orthogonal-from-current-trained": "baseline", "random-trained": "baseline",

@@ -18,7 +18,7 @@ from oelm.models.gpt import GPT
 from oelm.published.bert import import_bert
 from oelm.published.checkpoints import import_published, parser, published_checkpoint, read_published, translate_flags
 from oelm.spec.method import named_method
-from oelm.spec.model import GPTSpec
+from oelm.spec.run import GPTSpec
 
 
 class PublishedGPT(nn.Module):

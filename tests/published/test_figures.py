@@ -7,8 +7,7 @@ import pytest
 
 from oelm.published.claims import contradictions_about, published, published_run
 from oelm.spec.method import named_method
-from oelm.spec.model import named_size
-from oelm.spec.run import RunSpec
+from oelm.spec.run import RunSpec, named_size
 
 REFERENCE = Path("/work/shared/reference/published_results.json")
 

@@ -25,9 +25,7 @@ from oelm.published.ledger import (
 from oelm.record.folder import METRICS
 from oelm.record.record import CostRecord, MetricRecord, RunRecord, SecondsRecord
 from oelm.record.stages import index_by_declaration, stage_of
-from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec
+from oelm.spec.run import DataSpec, ExamplesSpec, HuggingFaceSpec, RunSpec
 from oelm.spec.study import Study, replace_fields
 
 

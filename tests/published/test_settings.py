@@ -7,10 +7,8 @@ import pytest
 from oelm.errors import UnknownName
 from oelm.published import claims as module
 from oelm.published.claims import published, published_run, published_settings, setting_values, settings_page
-from oelm.spec.model import named_size
-from oelm.spec.run import RunSpec
+from oelm.spec.run import RunSpec, TrainSpec, named_size
 from oelm.spec.study import load_study
-from oelm.spec.train import TrainSpec
 from oelm.train.optimizer import learning_rate
 
 ROOT = Path(__file__).parents[2]

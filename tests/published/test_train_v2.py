@@ -15,7 +15,7 @@ from oelm.data.prepare import prepare
 from oelm.data.stories import generate_stories
 from oelm.published.checkpoints import parser, translate_flags
 from oelm.record.folder import read_record
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 
 pytestmark = pytest.mark.programs
 

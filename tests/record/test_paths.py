@@ -18,8 +18,7 @@ from oelm.record.folder import (
     text_without_paths,
     write_study,
 )
-from oelm.spec.data import ExamplesSpec
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import ExamplesSpec, RunSpec, fingerprint
 from oelm.spec.study import Listing, Study
 
 PART = st.text("abcXYZ019_-.+é", min_size=1, max_size=8).filter(lambda part: set(part) != {"."})

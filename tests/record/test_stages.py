@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from oelm.record.record import RunRecord
 from oelm.record.stages import EXTENSIONS, index_by_declaration, stage_of
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import GPT_SIZES, RunSpec, TrainSpec, fingerprint
 from oelm.spec.study import Study, field_at
-from oelm.spec.train import TrainSpec
 
 RATES = (1e-3, 2e-3, 4e-3)
 

@@ -11,7 +11,7 @@ from oelm.errors import UsageError
 from oelm.record.folder import write_study
 from oelm.report.final import read_archive
 from oelm.report.write import write_final
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 from oelm.spec.study import Study
 
 

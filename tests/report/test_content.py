@@ -15,7 +15,7 @@ from oelm.record.folder import LogitVarianceRecord, write_logit_variance
 from oelm.report.sections import format_set
 from oelm.report.wording import wording
 from oelm.report.write import report_folder, write_report
-from oelm.spec.data import ExamplesSpec
+from oelm.spec.run import ExamplesSpec
 from oelm.spec.study import Study
 
 ARMS = ("baseline", "baseline+features", "oelm-fast", "position-only")

@@ -119,9 +119,9 @@ def test_the_comparison_for_machines_has_all_of_it(study: Study, write_run: Any,
 
 
 STUDY = """
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import TrainSpec
 from oelm.spec.study import Study
 
 base = RunSpec(model=GPT_SIZES["nano"], train=TrainSpec(steps=100, warmup_steps=10))

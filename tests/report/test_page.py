@@ -16,7 +16,7 @@ from oelm.record.folder import ATTENTION, METRICS, RECORD, AttentionRecord, appe
 from oelm.record.record import commit_of
 from oelm.record.stages import index_by_declaration, stage_of
 from oelm.report.write import write_report
-from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.run import DataSpec, ExamplesSpec
 from oelm.spec.study import Arm, Study, replace_fields
 
 COMMIT = commit_of(Path(__file__).parents[2]) or "0123456789abcdef"

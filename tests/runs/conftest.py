@@ -11,11 +11,8 @@ import torch
 from oelm.record.folder import METRICS
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
-from oelm.spec.data import ExamplesSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import GPTSpec
-from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import ExamplesSpec, GPTSpec, RunSpec, TrainSpec
 
 
 def carried_out(run, directory):

@@ -9,8 +9,7 @@ from oelm.data.probes import LENGTH, answers
 from oelm.data.tokens import evaluation_batches, open_tokens
 from oelm.models.gpt import GPT
 from oelm.record.folder import TestLossesRecord, read_metrics, read_test_losses
-from oelm.spec.data import DataSpec, ProbeSpec
-from oelm.spec.model import GPTSpec
+from oelm.spec.run import DataSpec, GPTSpec, ProbeSpec
 from oelm.tasks.probe import Answers
 
 from .conftest import carried_out

@@ -8,8 +8,7 @@ from safetensors.torch import load_file, save_file
 from oelm.errors import BadData
 from oelm.models.build import build
 from oelm.runs.resolve import refuse_changed_model, resolve
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import fingerprint, in_precision_of, undo_resolve
+from oelm.spec.run import HuggingFaceSpec, fingerprint, in_precision_of, undo_resolve
 from oelm.spec.study import replace_fields
 
 

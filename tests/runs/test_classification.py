@@ -13,8 +13,7 @@ from oelm.errors import BadData, InvalidSpec, UsageError
 from oelm.record.folder import read_record
 from oelm.runs.resolve import resolve
 from oelm.runs.restore import load_run
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import fingerprint, undo_resolve
+from oelm.spec.run import HuggingFaceSpec, fingerprint, undo_resolve
 from oelm.tasks import make_task
 from oelm.tasks.classification import macro_f1
 

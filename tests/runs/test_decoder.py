@@ -13,11 +13,8 @@ from oelm.errors import BadShape, InvalidSpec, UsageError
 from oelm.interop.pretrained import tokenizer_of
 from oelm.runs.resolve import resolve
 from oelm.runs.restore import export_run, load_run
-from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import DataSpec, HuggingFaceSpec, RunSpec, TrainSpec
 from oelm.tasks import make_task
 
 from .conftest import carried_out

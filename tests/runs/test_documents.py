@@ -11,7 +11,7 @@ from oelm.models.gpt import GPT
 from oelm.record.folder import read_test_losses
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
-from oelm.spec.model import GPT_SIZES
+from oelm.spec.run import GPT_SIZES
 from oelm.tasks.language import DocumentLosses, LanguageTask, by_document
 
 

@@ -22,8 +22,7 @@ from oelm.runs.board import Board, cancel, cancelled_runs, withdraw_cancellation
 from oelm.runs.local import Gpus, LocalRunner, child_command
 from oelm.runs.lock import hold_lock
 from oelm.runs.slurm import SlurmRunner
-from oelm.spec.run import SlurmSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import SlurmSpec, TrainSpec
 
 from .test_devices import BUSY, IDLE, FakeNvml
 

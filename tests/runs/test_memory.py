@@ -26,8 +26,7 @@ from oelm.runs.resolve import (
     warn_of_memory,
     warn_of_vocabulary,
 )
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import RunSpec
+from oelm.spec.run import GPT_SIZES, RunSpec
 
 
 def test_weights_that_do_not_fit_are_refused_before_the_model_is_built():

@@ -18,12 +18,9 @@ from oelm.runs.board import Board
 from oelm.runs.execute import execute
 from oelm.runs.plan import ASSUMED_UTILISATION, DEVICES, Timing, calibrate, plan
 from oelm.runs.resolve import resolve
-from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec
-from oelm.spec.run import RunSpec
+from oelm.spec.run import GPT_SIZES, DataSpec, ExamplesSpec, GPTSpec, HuggingFaceSpec, RunSpec, TrainSpec
 from oelm.spec.study import Listing, Study, load_study
-from oelm.spec.train import TrainSpec
 from oelm.tasks import make_task
 
 ROOT = Path(__file__).parents[2]

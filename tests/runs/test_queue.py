@@ -18,9 +18,8 @@ from oelm.record.stages import CHOICE, stage_of
 from oelm.runs.board import Board
 from oelm.runs.display import as_json, describe_entry, render_board
 from oelm.runs.lock import hold_lock
-from oelm.spec.run import fingerprint
+from oelm.spec.run import TrainSpec, fingerprint
 from oelm.spec.study import Listing, Study
-from oelm.spec.train import TrainSpec
 
 
 def states(board):

@@ -18,10 +18,7 @@ from oelm.record.folder import RunFolder
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
 from oelm.runs.restore import export_run, load_run, predict_texts, read_texts
-from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.model import GPTSpec, HuggingFaceSpec
-from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import DataSpec, ExamplesSpec, GPTSpec, HuggingFaceSpec, RunSpec, TrainSpec
 
 
 @pytest.fixture(scope="module")

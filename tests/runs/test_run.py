@@ -27,7 +27,7 @@ from oelm.runs import lock
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
 from oelm.runs.restore import load_run
-from oelm.spec.model import GPTSpec
+from oelm.spec.run import GPTSpec
 from oelm.tasks import make_task
 from oelm.train.checkpoint import Checkpoints
 from oelm.train.loop import TrainingState

@@ -9,8 +9,7 @@ from oelm.files import parse_checked
 from oelm.record.folder import METRICS, RECORD, TEST_LOSSES, read_record, run_directory
 from oelm.runs.board import Board, Neighbours
 from oelm.runs.resolve import resolve
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import GPT_SIZES, RunSpec, fingerprint
 from oelm.spec.study import Study
 
 from .conftest import carried_out

@@ -20,11 +20,8 @@ from oelm.record.test_split import read_unsealed
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
 from oelm.runs.restore import load_run
-from oelm.spec.data import DataSpec
-from oelm.spec.model import GPTSpec
-from oelm.spec.run import RunSpec
+from oelm.spec.run import DataSpec, GPTSpec, RunSpec, TrainSpec
 from oelm.spec.study import Study
-from oelm.spec.train import TrainSpec
 from oelm.tasks import make_task
 
 

@@ -7,11 +7,8 @@ from oelm.data.stories import question_tables
 from oelm.errors import InvalidSpec
 from oelm.runs.resolve import resolve
 from oelm.runs.restore import load_run
-from oelm.spec.data import ExamplesSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import ExamplesSpec, HuggingFaceSpec, RunSpec, TrainSpec
 from oelm.tasks import make_task
 
 from .conftest import carried_out

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 
 
 @pytest.mark.parametrize("size", [256, 65537])

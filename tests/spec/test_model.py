@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import UnknownName
-from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec, named_size
+from oelm.spec.run import GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec, named_size
 
 
 def test_sizes_that_are_left_out_are_derived():

@@ -3,9 +3,7 @@
 import gc
 
 from oelm.spec import remember
-from oelm.spec.model import GPT_SIZES
-from oelm.spec.run import RunSpec, fingerprint
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import GPT_SIZES, RunSpec, TrainSpec, fingerprint
 
 
 def test_a_result_is_computed_once_for_each_value_and_equal_values_are_told_apart():

@@ -7,12 +7,9 @@ from pydantic import ValidationError
 
 from oelm.files import digest
 from oelm.spec import run as module
-from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import GPT_SIZES, GPTSpec
-from oelm.spec.run import RunSpec, SlurmSpec, fingerprint
+from oelm.spec.run import GPT_SIZES, DataSpec, ExamplesSpec, GPTSpec, RunSpec, SlurmSpec, TrainSpec, fingerprint
 from oelm.spec.study import replace_fields
-from oelm.spec.train import TrainSpec
 
 RUN = RunSpec(model=GPT_SIZES["nano"])
 

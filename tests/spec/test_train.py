@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from oelm.spec.train import TrainSpec, epochs_ended, steps_of
+from oelm.spec.run import TrainSpec, epochs_ended, steps_of
 
 
 @pytest.mark.parametrize(

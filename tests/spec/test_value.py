@@ -10,10 +10,8 @@ from oelm.errors import UnknownName
 from oelm.files import digest
 from oelm.spec import NoEffect, Spec, explain_validation
 from oelm.spec.method import Change, MethodSpec, RatesSpec
-from oelm.spec.model import GPTSpec
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import GPTSpec, RunSpec, TrainSpec, fingerprint
 from oelm.spec.study import Arm, Study
-from oelm.spec.train import TrainSpec
 
 
 class Inner(Spec):

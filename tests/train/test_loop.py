@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from oelm.errors import RunFailed
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import TrainSpec
 from oelm.train.checkpoint import Checkpoints, load_into
 from oelm.train.device import World
 from oelm.train.loop import Interrupted, Measured, StopRequest, Training, catch_signals

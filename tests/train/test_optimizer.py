@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import TrainSpec
 from oelm.train.optimizer import Optimizer
 
 

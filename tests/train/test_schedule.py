@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import TrainSpec
 from oelm.train.optimizer import learning_rate, warn_of_rising_rate
 
 SPEC = TrainSpec(steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1)

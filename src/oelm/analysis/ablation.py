@@ -28,8 +28,8 @@ from typing import Literal
 from oelm.analysis.compare import Comparison
 from oelm.analysis.evidence import Cell, Row, judge
 from oelm.analysis.statistics import Difference
-from oelm.spec.method import InitSpec, MethodSpec
-from oelm.spec.model import INITIAL_DEVIATION, GPTSpec, HuggingFaceSpec
+from oelm.spec.method import INITIAL_DEVIATION, InitSpec, MethodSpec
+from oelm.spec.run import GPTSpec, HuggingFaceSpec
 
 StepName = Literal[
     "freezing", "scale", "orthogonality", "freezing-and-scale", "scale-and-orthogonality", "all", "form", "whole"

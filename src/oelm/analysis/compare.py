@@ -43,10 +43,8 @@ from oelm.record.folder import RECORD, STUDY, find_records, read_record, read_st
 from oelm.record.record import RunRecord
 from oelm.record.registration import Registration, read_registration, registration_of
 from oelm.record.stages import Stage, index_by_declaration, index_by_key, is_settled, sort_by_precedence, stage_of
-from oelm.spec.data import DataSpec
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import NUMERICS, RunSpec, declared_fingerprint, fingerprint, undo_resolve
+from oelm.spec.run import NUMERICS, DataSpec, HuggingFaceSpec, RunSpec, declared_fingerprint, fingerprint, undo_resolve
 from oelm.spec.study import AnyStudy, Arm, Study, field_at, load_study
 
 # Fairness: runs in one comparison may differ only in what the study declares.

@@ -34,9 +34,7 @@ from oelm.analysis.statistics import (
 from oelm.errors import BadRecord
 from oelm.record.record import DataRecord, ParametersRecord, ResultRecord, RunRecord, perplexity
 from oelm.spec import NoEffect, Spec, remember
-from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec, declared_fingerprint, undo_resolve
+from oelm.spec.run import DataSpec, ExamplesSpec, HuggingFaceSpec, RunSpec, declared_fingerprint, undo_resolve
 from oelm.spec.study import Study
 
 MACHINE = ("device", "cores", "platform", "torch")

@@ -43,8 +43,7 @@ from oelm.files import add_checksum, parse_checked, write_once
 from oelm.record.folder import PREDICTION
 from oelm.record.record import Record, commit_of, source_tree
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import GPTSpec, block_parameters
-from oelm.spec.run import RunSpec
+from oelm.spec.run import GPTSpec, RunSpec, block_parameters
 from oelm.spec.study import SIZE, Study, frozen_arms, position_scheme
 
 Array = NDArray[np.float64]

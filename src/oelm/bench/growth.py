@@ -19,7 +19,7 @@ from typing import Any, Literal
 from oelm.analysis.statistics import CONFIDENCE, slope_interval
 from oelm.bench import Turn, describe_machine, split_names, take_turns, worker_command
 from oelm.errors import InvalidSpec
-from oelm.spec.model import GPT_SIZES, GPTSpec
+from oelm.spec.run import GPT_SIZES, GPTSpec
 
 BASE = GPTSpec(vocab_size=2048, context=256, model_dim=256, num_layers=4, num_heads=4)
 FACTORS: dict[str, tuple[str, tuple[int, ...]]] = {

@@ -37,8 +37,7 @@ from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT, Block
 from oelm.models.linear import is_sliced
 from oelm.spec.method import named_method
-from oelm.spec.model import GPT_SIZES, named_size
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import GPT_SIZES, TrainSpec, named_size
 
 # The ceiling, the most that a method can save: the reference's own step without the work that the method removes.
 #
@@ -363,7 +362,7 @@ def _model(bench: MethodsBench, method: str) -> Any:
     """Build a model with a method and without dropout, whose random draws would dominate the differences of steps."""
     from oelm.models import apply as surgery
     from oelm.models.build import build, parse_model_name
-    from oelm.spec.model import GPTSpec
+    from oelm.spec.run import GPTSpec
 
     spec = parse_model_name(bench.size, bench.labels)
     model = build(spec.model_copy(update={"dropout": 0.0}) if isinstance(spec, GPTSpec) else spec)

@@ -25,7 +25,7 @@ from oelm.data.documents import MAX_PIECE, Position, TextFiles
 from oelm.data.prepare import prepare
 from oelm.data.tokenizer import gpt2_tokenizer
 from oelm.errors import InvalidSpec
-from oelm.spec.data import END_OF_TEXT, DataSpec
+from oelm.spec.run import END_OF_TEXT, DataSpec
 from oelm.train.device import peak_resident_bytes
 
 _BATCH = 4096

@@ -20,7 +20,7 @@ from typing import Any
 
 from oelm.bench import Blocks, Ratio, answer_turns, describe_machine, ratio, take_turns, worker_command
 from oelm.errors import InvalidSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import TrainSpec
 
 BASELINE, RECORDED, ACCUMULATED, ALIKE = "baseline", "recorded", "accumulated", "alike"
 METHODS = {

@@ -35,8 +35,7 @@ from oelm.models.gpt import GPT
 from oelm.models.gpt import Block as OurBlock
 from oelm.models.linear import HALF
 from oelm.models.loss import chunk_slices, product_slices
-from oelm.spec.model import GPT2_VOCAB_SIZE, GPT_SIZES, GPTSpec, named_size
-from oelm.spec.train import Precision, TrainSpec
+from oelm.spec.run import GPT2_VOCAB_SIZE, GPT_SIZES, GPTSpec, Precision, TrainSpec, named_size
 
 # The floor: the matrix products of a training step and nothing else. No step of this model can be faster.
 #

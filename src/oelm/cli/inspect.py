@@ -15,7 +15,7 @@ from oelm.cli.terminal import Seed, Size, parse, print_table
 from oelm.console import Console
 from oelm.errors import BadRecord
 from oelm.files import parse_json
-from oelm.spec.model import GPTSpec
+from oelm.spec.run import GPTSpec
 
 if TYPE_CHECKING:
     from oelm.models.apply import Audit
@@ -109,7 +109,7 @@ def _audit_run(directory: Path, asked: InspectArguments) -> Audit:
     from oelm.models import apply as surgery
     from oelm.models.build import build
     from oelm.record.folder import read_record
-    from oelm.spec.data import ExamplesSpec
+    from oelm.spec.run import ExamplesSpec
 
     record = read_record(directory)
     model = record.spec.model

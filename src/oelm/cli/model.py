@@ -13,7 +13,7 @@ from pydantic import Field
 from oelm.cli.terminal import Count, Seed, parse
 from oelm.errors import BadData, UsageError
 from oelm.record.test_split import note_look
-from oelm.spec.data import Split
+from oelm.spec.run import Split
 from oelm.text import say
 
 

@@ -21,7 +21,7 @@ from oelm.data.meta import ProgressReporter, TokenMeta, read_meta
 from oelm.data.prepare import prepare
 from oelm.data.tokenizer import Tokenizer
 from oelm.errors import INTERRUPTED
-from oelm.spec.data import DataSpec, ExamplesSpec
+from oelm.spec.run import DataSpec, ExamplesSpec
 from oelm.tasks.classification import EncodedExamples, encode_examples
 
 _LINE_SECONDS = 10.0

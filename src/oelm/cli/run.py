@@ -12,9 +12,8 @@ from pydantic import NonNegativeInt
 
 from oelm.cli.terminal import Count, parse
 from oelm.errors import UsageError
-from oelm.spec.run import SlurmSpec, with_tracker
+from oelm.spec.run import SlurmSpec, TrackerName, with_tracker
 from oelm.spec.study import load_study
-from oelm.spec.train import TrackerName
 
 if TYPE_CHECKING:
     from oelm.console import Console

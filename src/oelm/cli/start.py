@@ -156,7 +156,7 @@ def _describe_method(method: MethodSpec) -> dict[str, str]:
 
 def _list_models() -> tuple[Rows, str]:
     from oelm.models.build import CONFIGS, PACKAGES
-    from oelm.spec.model import GPT_SIZES, block_parameters
+    from oelm.spec.run import GPT_SIZES, block_parameters
 
     rows = [
         {"model": name, "kind": "our GPT", "weights": f"from scratch, {block_parameters(size):,} in its blocks"}
@@ -179,7 +179,7 @@ def _list_models() -> tuple[Rows, str]:
 def _list_corpora() -> tuple[Rows, str]:
     from oelm.data.sources import HUB_CORPORA, STORIES
     from oelm.data.tables import PACKAGED
-    from oelm.spec.data import PROBE_SIZES
+    from oelm.spec.run import PROBE_SIZES
 
     rows = [{"corpus": STORIES, "source": "in this package, endless, with a known floor"}]
     rows += [
@@ -283,7 +283,7 @@ def values_of_flags() -> dict[str, list[str]]:
     from oelm.data.sources import HUB_CORPORA, STORIES
     from oelm.data.tables import PACKAGED
     from oelm.spec.method import METHOD_FORMS, METHODS
-    from oelm.spec.model import GPT_SIZES
+    from oelm.spec.run import GPT_SIZES
 
     return {
         "--method": [*METHODS, *(f"{form}:" for form in METHOD_FORMS)],

@@ -17,11 +17,20 @@ from oelm.console import Console
 from oelm.errors import INTERRUPTED, Damaged, InvalidSpec, UsageError
 from oelm.files import CHECKSUM_FIELD, parse_checked
 from oelm.spec import explain_validation
-from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec, named_size
-from oelm.spec.run import RunSpec, with_tracker
-from oelm.spec.train import TrackerName, TrainSpec
+from oelm.spec.run import (
+    GPT_SIZES,
+    DataSpec,
+    ExamplesSpec,
+    GPTSpec,
+    HuggingFaceSpec,
+    ModelSpec,
+    RunSpec,
+    TrackerName,
+    TrainSpec,
+    named_size,
+    with_tracker,
+)
 from oelm.text import say
 
 FINE_TUNING = TrainSpec(

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.errors import BadData, UsageError
-from oelm.spec.data import END_OF_TEXT, Split, SplitFile
+from oelm.spec.run import END_OF_TEXT, Split, SplitFile
 
 DocumentRule = Literal["stories", "articles", "paragraphs", "lines", "files", "rows"]
 

@@ -18,8 +18,7 @@ from oelm.data.sources import SPLIT_NAMES, HubCorpus, hub_tables
 from oelm.data.stories import QUESTIONS, question_tables
 from oelm.data.tables import FORMATS, TableRow, read_table
 from oelm.errors import BadData, UnknownName, UsageError
-from oelm.spec.data import ExamplesSpec, Split
-from oelm.spec.run import derived_seed
+from oelm.spec.run import ExamplesSpec, Split, derived_seed
 
 # Labels: their names, their numbers, and which rows have none.
 

@@ -13,7 +13,7 @@ from oelm.data.documents import DocumentRule, no_access
 from oelm.errors import BadData, UsageError
 from oelm.files import add_checksum, digest, parse_checked, sha256_of, write_atomically
 from oelm.spec import Spec
-from oelm.spec.data import Split, SplitFile
+from oelm.spec.run import Split, SplitFile
 
 META = "meta.json"
 META_SCHEMA = 1

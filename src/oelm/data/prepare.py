@@ -61,7 +61,7 @@ from oelm.data.sources import Corpus, SourceSection, block_bytes_for, make_reque
 from oelm.data.tokenizer import TOKENIZER_FILES, Ids, Tokenizer, gpt2_tokenizer, load_tokenizer, train_tokenizer
 from oelm.errors import BadData, OelmError, RunLocked, UnknownName, UsageError
 from oelm.files import sha256_of
-from oelm.spec.data import DataSpec, SplitFile
+from oelm.spec.run import DataSpec, SplitFile
 
 JOURNAL_SECONDS = 5.0
 """How much work a crash may cost."""

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count as count_from
 
-from oelm.spec.data import ProbeSpec
+from oelm.spec.run import ProbeSpec
 
 LENGTH = 128
 """Tokens of a document, the end of text included."""

@@ -38,7 +38,7 @@ from oelm.data.meta import HeldOut, InputFile, Request
 from oelm.data.tables import PACKAGED, ShuffledRows, packaged_file
 from oelm.errors import BadData, OelmError, UnknownName, UsageError
 from oelm.files import digest
-from oelm.spec.data import PROBE_SIZES, DataSpec, Split, probe_of
+from oelm.spec.run import PROBE_SIZES, DataSpec, Split, probe_of
 
 _ENDPOINT = "https://huggingface.co"
 _TIMEOUT_SECONDS = 5

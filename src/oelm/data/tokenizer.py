@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from oelm.data.meta import TokenizerMeta, TokenMeta, read_meta
 from oelm.errors import BadData, UsageError
 from oelm.files import write_atomically
-from oelm.spec.data import END_OF_TEXT
-from oelm.spec.model import GPT2_VOCAB_SIZE
+from oelm.spec.run import END_OF_TEXT, GPT2_VOCAB_SIZE
 
 if TYPE_CHECKING:
     import tiktoken

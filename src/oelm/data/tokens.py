@@ -21,9 +21,7 @@ from oelm.data.tokenizer import GPT2_SHA256
 from oelm.errors import BadData, Sealed
 from oelm.files import sha256_of, write_once
 from oelm.spec import Spec
-from oelm.spec.data import Split
-from oelm.spec.model import GPT2_VOCAB_SIZE
-from oelm.spec.run import derived_seed
+from oelm.spec.run import GPT2_VOCAB_SIZE, Split, derived_seed
 
 Tokens = npt.NDArray[np.uint16]
 

@@ -17,7 +17,7 @@ import torch
 from oelm.data.tokenizer import TextEncoder, Tokenizer
 from oelm.errors import NotCarriedOut, UsageError
 from oelm.models.gpt import GPT, Attention, Block
-from oelm.spec.data import END_OF_TEXT
+from oelm.spec.run import END_OF_TEXT
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedModel

@@ -28,7 +28,7 @@ from oelm.errors import BadData, NotCarriedOut
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
 from oelm.spec.method import MethodSpec
-from oelm.spec.model import GPTSpec
+from oelm.spec.run import GPTSpec
 from oelm.train.checkpoint import load_into, model_tensors
 
 WEIGHTS = "model.safetensors"

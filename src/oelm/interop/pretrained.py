@@ -32,7 +32,7 @@ from oelm.models import apply as surgery
 from oelm.models.build import CONFIGS, PACKAGES, UNCASED, package_directory, packaged_location, parse_model_name
 from oelm.spec import explain_validation
 from oelm.spec.method import MethodSpec, NamesSpec
-from oelm.spec.model import GPTSpec, ModelSpec
+from oelm.spec.run import GPTSpec, ModelSpec
 
 
 def load_pretrained(path: str | Path, **options: Any) -> nn.Module:

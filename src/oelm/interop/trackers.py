@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from oelm.errors import UsageError
-from oelm.spec.run import RunSpec, fingerprint
-from oelm.spec.train import TrackerName
+from oelm.spec.run import RunSpec, TrackerName, fingerprint
 
 PROJECT = "oelm"
 """Name of the project in a tracker; WANDB_PROJECT and TRACKIO_PROJECT replace it."""

@@ -25,8 +25,7 @@ from oelm.files import sha256_of
 from oelm.models.gpt import GPT
 from oelm.spec import explain_validation
 from oelm.spec.method import RepairSpec
-from oelm.spec.model import GPT2_VOCAB_SIZE, GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec
-from oelm.spec.run import derived_seed
+from oelm.spec.run import GPT2_VOCAB_SIZE, GPT_SIZES, GPTSpec, HuggingFaceSpec, ModelSpec, derived_seed
 
 WEIGHTS = "model.safetensors"
 QUANTISED = ".gguf"

@@ -31,8 +31,7 @@ from oelm.method.repair import (
 )
 from oelm.models.linear import attend, cast_for_product, gelu_linear, is_sliced
 from oelm.models.loss import chunked_cross_entropy, embed_tied
-from oelm.spec.model import GPTSpec
-from oelm.spec.run import stream
+from oelm.spec.run import GPTSpec, stream
 
 LayerCache = dict[str, Tensor]
 """Keys (with positions, but before key shift and key mix) and values of the tokens so far."""

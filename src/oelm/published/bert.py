@@ -24,11 +24,8 @@ from oelm.models import apply as surgery
 from oelm.published.checkpoints import ORTHOGONAL_WITHIN, read_plain
 from oelm.published.runs import BERT_METHODS
 from oelm.spec import explain_validation
-from oelm.spec.data import ExamplesSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import ExamplesSpec, HuggingFaceSpec, RunSpec, TrainSpec
 from oelm.train.device import processes
 
 _HEAD_SIZE = 64

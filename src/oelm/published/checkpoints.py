@@ -28,11 +28,8 @@ from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
 from oelm.published.runs import PUBLISHED_CORPORA, PUBLISHED_METHODS
 from oelm.spec import explain_validation
-from oelm.spec.data import DataSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import GPTSpec
-from oelm.spec.run import RunSpec
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import DataSpec, GPTSpec, RunSpec, TrainSpec
 from oelm.train.checkpoint import Checkpoint, Checkpoints, load_into
 from oelm.train.device import processes
 

@@ -35,8 +35,7 @@ from oelm.analysis.evidence import POINT_MARGIN
 from oelm.analysis.statistics import MARGIN, percent
 from oelm.errors import UnknownName
 from oelm.spec import Spec
-from oelm.spec.model import GPTSpec, named_size
-from oelm.spec.run import RunSpec
+from oelm.spec.run import GPTSpec, RunSpec, named_size
 
 ClaimName = Literal[
     "orthogonal-beats-random", "freezing-costs-10-to-15", "loss-grows-with-the-corpus",

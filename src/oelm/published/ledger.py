@@ -62,7 +62,7 @@ from oelm.published.claims import (
 )
 from oelm.spec import explain_validation
 from oelm.spec.method import InitSpec, MethodSpec, named_method
-from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec
+from oelm.spec.run import GPT_SIZES, GPTSpec, HuggingFaceSpec
 
 # Benches: files of `oelm bench methods --json`, with the time and memory that a frozen arm saves.
 

@@ -22,11 +22,8 @@ from oelm.files import parse_json, write_atomically
 from oelm.record.folder import LOG, METRICS, RECORD, TIMING, run_directory, write_record
 from oelm.record.record import EnvironmentRecord, MetricRecord, ResultRecord, RunRecord, SecondsRecord
 from oelm.spec import explain_validation
-from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import named_method
-from oelm.spec.model import GPT_SIZES, GPTSpec, HuggingFaceSpec
-from oelm.spec.run import RunSpec, fingerprint
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import GPT_SIZES, DataSpec, ExamplesSpec, GPTSpec, HuggingFaceSpec, RunSpec, TrainSpec, fingerprint
 
 # Names of the published study, and our names for the same things.
 PUBLISHED_METHODS = {"baseline": "baseline", "oelm_v2": "oelm-freeze", "oelm_random": "oelm-random"}

@@ -41,8 +41,7 @@ from oelm.record.record import (
     read_if_present,
     refuse_link,
 )
-from oelm.spec.data import Split
-from oelm.spec.run import NUMERICS, RunSpec, fingerprint
+from oelm.spec.run import NUMERICS, RunSpec, Split, fingerprint
 from oelm.spec.study import AnyStudy, Listing, Study
 
 RECORD, METRICS, ATTENTION = "record.json", "metrics.jsonl", "attention.jsonl"

@@ -89,7 +89,7 @@ from oelm.report.wording import (
     without_minus_zero,
     wording,
 )
-from oelm.spec.model import HuggingFaceSpec, ModelSpec
+from oelm.spec.run import HuggingFaceSpec, ModelSpec
 from oelm.spec.study import AnyStudy, Listing
 
 

@@ -21,7 +21,7 @@ from oelm.console import Console
 from oelm.record.folder import RunFolder
 from oelm.record.record import perplexity
 from oelm.runs.board import Board, BoardEntry
-from oelm.spec.data import ExamplesSpec
+from oelm.spec.run import ExamplesSpec
 
 PLAIN_SECONDS = 8.0
 """How often progress is printed where there is no terminal."""

@@ -59,9 +59,7 @@ from oelm.record.record import (
 )
 from oelm.runs.lock import Lock, hold_lock
 from oelm.runs.resolve import refuse_changed_model, refuse_too_large, warn_of_memory, warn_of_vocabulary
-from oelm.spec.model import GPTSpec
-from oelm.spec.run import ContinueSpec, RunSpec, branches_off, fingerprint
-from oelm.spec.train import Precision, epochs_ended
+from oelm.spec.run import ContinueSpec, GPTSpec, Precision, RunSpec, branches_off, epochs_ended, fingerprint
 from oelm.tasks import Data, Task, make_task
 from oelm.train.checkpoint import Checkpoint, Checkpoints, branch_name, load_into, read_checkpoint
 from oelm.train.device import World, allow_tf32, autocast, keep_large_blocks, peak_resident_bytes, processes, world

@@ -41,12 +41,21 @@ from oelm.record.stages import StageName
 from oelm.runs.board import Board, BoardEntry
 from oelm.runs.execute import matmul_peak
 from oelm.runs.resolve import free_memory, memory_of_step, warn_of_vocabulary
-from oelm.spec.data import DataSpec, ExamplesSpec
 from oelm.spec.method import InitSpec
-from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, ModelSpec
-from oelm.spec.run import NUMERICS, RunSpec, branches_off, fingerprint
+from oelm.spec.run import (
+    GPT2_VOCAB_SIZE,
+    NUMERICS,
+    DataSpec,
+    ExamplesSpec,
+    GPTSpec,
+    ModelSpec,
+    RunSpec,
+    TrainSpec,
+    branches_off,
+    fingerprint,
+    steps_of,
+)
 from oelm.spec.study import Study
-from oelm.spec.train import TrainSpec, steps_of
 from oelm.train.device import autocast, keep_large_blocks, resolve_precision
 from oelm.train.optimizer import Optimizer
 

@@ -19,9 +19,7 @@ from oelm.cores import CGROUP, OWN_CGROUP, cgroup_folders
 from oelm.errors import BadData, OelmError, UsageError
 from oelm.files import digest, sha256_of
 from oelm.models.flops import ADAM_MOMENTS, Cost
-from oelm.spec.model import GPTSpec, HuggingFaceSpec, ModelSpec
-from oelm.spec.run import RunSpec, in_precision
-from oelm.spec.train import steps_of
+from oelm.spec.run import GPTSpec, HuggingFaceSpec, ModelSpec, RunSpec, in_precision, steps_of
 from oelm.tasks import Data, make_task, refuse_changed_data, task_class
 from oelm.train.device import resolve_precision
 

@@ -33,9 +33,7 @@ from oelm.record.folder import RunFolder
 from oelm.record.record import RunRecord
 from oelm.runs.resolve import resolve
 from oelm.spec import explain_validation
-from oelm.spec.data import DataSpec, ExamplesSpec
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec, fingerprint
+from oelm.spec.run import DataSpec, ExamplesSpec, HuggingFaceSpec, RunSpec, fingerprint
 from oelm.tasks import make_task, refuse_changed_data, task_class
 from oelm.tasks.classification import EVALUATION_BATCH, Classifier, encode_labelled, refuse_longer
 from oelm.tasks.language import token_folder, vocabulary_of_data

@@ -24,7 +24,7 @@ from oelm.record.registration import RegistrationRecord, read_registration, refu
 from oelm.record.test_split import SealedScore, SealedSplit, UnsealedRecord, read_unsealed
 from oelm.runs.board import Board
 from oelm.runs.restore import load_run
-from oelm.spec.data import DataSpec
+from oelm.spec.run import DataSpec
 from oelm.spec.study import AnyStudy, Study
 from oelm.tasks import make_task
 from oelm.train.checkpoint import MODEL, read_state

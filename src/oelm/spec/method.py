@@ -21,7 +21,6 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 
 from oelm.errors import InvalidSpec, UnknownName
 from oelm.spec import Spec, explain_validation
-from oelm.spec.model import INITIAL_DEVIATION
 
 Role = Literal["q", "k", "v", "o", "ffn"]
 Site = Literal["self", "encoder", "decoder", "cross"]
@@ -38,6 +37,9 @@ POSITION_REPAIRS = frozenset({"position_features", "position_bias"})
 
 UNTRAINED_REPAIRS = frozenset({"key_shift"})
 """Repairs without trained parameters."""
+
+INITIAL_DEVIATION = 0.02
+"""Standard deviation of the matrices of our GPT, and of the frozen Gaussian that imitates its initialisation."""
 
 
 def heads_of(share: float, num_heads: int) -> int:

@@ -29,10 +29,8 @@ from pydantic import (
 
 from oelm.errors import InvalidSpec, OelmError, UnknownName, UsageError
 from oelm.spec import Name, Spec, explain_validation, remember
-from oelm.spec.data import DataSpec
 from oelm.spec.method import POSITION_REPAIRS, ArmClass, FreezeSpec, MethodSpec, named_method
-from oelm.spec.model import GPTSpec
-from oelm.spec.run import RunSpec, branches_off, fingerprint, undo_resolve
+from oelm.spec.run import DataSpec, GPTSpec, RunSpec, branches_off, fingerprint, undo_resolve
 
 # Content arms: the arms of a study that measure the value of attention by content. Among arms with the same position
 # scheme (the same trained bias, or the same position features) these are

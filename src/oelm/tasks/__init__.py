@@ -21,9 +21,7 @@ from oelm.record.folder import (
     WindowLossesRecord,
 )
 from oelm.record.record import DataRecord
-from oelm.spec.data import Split
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec
+from oelm.spec.run import HuggingFaceSpec, RunSpec, Split
 from oelm.train.loop import Measured, TrainingTask
 
 

@@ -25,9 +25,7 @@ from oelm.models.build import build, read_limits
 from oelm.models.gpt import GPT
 from oelm.record.folder import TestLossesRecord
 from oelm.record.record import DataRecord
-from oelm.spec.data import ExamplesSpec, Split
-from oelm.spec.model import GPTSpec, ModelSpec
-from oelm.spec.run import RunSpec, derived_seed
+from oelm.spec.run import ExamplesSpec, GPTSpec, ModelSpec, RunSpec, Split, derived_seed
 from oelm.tasks import Artefacts, SplitResult, refuse_changed_data
 from oelm.train.device import autocast
 from oelm.train.loop import Measured

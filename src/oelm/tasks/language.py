@@ -26,9 +26,7 @@ from oelm.models.heads import attention_summary, logit_variances
 from oelm.models.loss import token_cross_entropy
 from oelm.record.folder import LogitVarianceRecord, TestLossesRecord, TokenLosses, WindowLossesRecord
 from oelm.record.record import DataRecord, perplexity
-from oelm.spec.data import DataSpec, Split
-from oelm.spec.model import GPT2_VOCAB_SIZE, GPTSpec, HuggingFaceSpec
-from oelm.spec.run import RunSpec, derived_seed
+from oelm.spec.run import GPT2_VOCAB_SIZE, DataSpec, GPTSpec, HuggingFaceSpec, RunSpec, Split, derived_seed
 from oelm.tasks import Artefacts, SplitResult
 from oelm.train.loop import HeadAttention, Measured, mean_loss
 

@@ -15,7 +15,7 @@ from oelm.models.gpt import GPT
 from oelm.models.loss import token_cross_entropy
 from oelm.record.folder import TestLossesRecord
 from oelm.record.record import DataRecord
-from oelm.spec.data import ProbeSpec, Split, probe_of
+from oelm.spec.run import ProbeSpec, Split, probe_of
 from oelm.tasks import SplitResult
 from oelm.tasks.language import LanguageTask, as_gpt
 from oelm.train.loop import Measured

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from oelm.errors import InvalidSpec
 from oelm.models.build import build
-from oelm.spec.model import HuggingFaceSpec
-from oelm.spec.run import RunSpec
+from oelm.spec.run import HuggingFaceSpec, RunSpec
 from oelm.tasks.classification import ClassificationTask, Labels
 
 NO_TARGET = -100

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from oelm.errors import UsageError
-from oelm.spec.train import Precision
+from oelm.spec.run import Precision
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

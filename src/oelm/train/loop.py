@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from oelm.errors import Diverged
-from oelm.spec.run import derived_seed
-from oelm.spec.train import Precision, TrainSpec, epochs_ended
+from oelm.spec.run import Precision, TrainSpec, derived_seed, epochs_ended
 from oelm.train.checkpoint import Checkpoint, Checkpoints, branch_name
 from oelm.train.device import World, autocast
 from oelm.train.optimizer import Optimizer, learning_rate

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oelm.spec.train import TrainSpec
+from oelm.spec.run import TrainSpec
 from oelm.train.device import scaler
 
 
