@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from oelm.cli import dispatch
 from oelm.console import Console
 from oelm.errors import BadRecord
+from oelm.files import escape_controls
 from oelm.record.folder import METRICS, RunFolder, find_records, run_directory, write_study
 from oelm.record.keep import keep_archived, light_files
 from oelm.record.record import commit_of, is_dirty
@@ -25,7 +26,6 @@ from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
 from oelm.spec.run import GPT_SIZES, RunSpec, SlurmSpec
 from oelm.spec.study import Arm, Study
-from oelm.text import escape_controls
 
 PACKAGE = Path(__file__).parents[1] / "src" / "oelm"
 ATTACK = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e[/x][red]{x}"

@@ -13,7 +13,7 @@ from rich.console import Console as RichConsole
 from rich.segment import Segment
 from rich.text import Text
 
-from oelm.text import escape_controls
+from oelm.files import escape_controls
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType

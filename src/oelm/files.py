@@ -1,4 +1,7 @@
-"""Write files atomically, so that no reader ever sees an incomplete one, and check that they are what was written.
+"""Write files atomically, check that they are what was written, and distrust what others may have put into them.
+
+No reader ever sees an incomplete file. JSON is read within limits, and text from files has no control characters when
+it becomes a name or is printed.
 
 Every JSON document that can change a result carries the SHA-256 of its own text as its last field. This is the one
 scheme for records, curves, checkpoints and data:
@@ -22,6 +25,7 @@ import json
 import os
 import re
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,24 +35,6 @@ from oelm.errors import Damaged
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """The errors of a disk that is full or cannot be written: freeing space helps with these and with no other error."""
-
-
-MOST_DIGITS = 30
-"""Longest integer in a JSON file. Numbers with thousands of digits overflow wherever they meet a float."""
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON from a file that may be damaged or hostile; raise ValueError for whatever is wrong with it."""
-    try:
-        return json.loads(text, parse_int=_parse_integer)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _parse_integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"it has an integer of {len(digits)} digits")
-    return int(digits)
 
 
 def write_atomically(path: Path, content: str | bytes, check: Callable[[], None] = lambda: None) -> None:
@@ -183,3 +169,43 @@ def digest(value: Any) -> str:
     """Return the SHA-256 of plain JSON data, taken over its canonical text."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# What is in a file may be damaged or hostile.
+
+MOST_DIGITS = 30
+"""Longest integer in a JSON file. Numbers with thousands of digits overflow wherever they meet a float."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON from a file that may be damaged or hostile; raise ValueError for whatever is wrong with it."""
+    try:
+        return json.loads(text, parse_int=_parse_integer)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _parse_integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has an integer of {len(digits)} digits")
+    return int(digits)
+
+
+_HARMFUL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that move the cursor, change the direction of text or cannot be encoded."""
+_HARMLESS = frozenset("\n\t\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}\N{SOFT HYPHEN}")
+
+
+def has_controls(text: str) -> bool:
+    """Whether a text has characters that a name must not have: control characters, line breaks, lone surrogates."""
+    return not text.isprintable() and any(unicodedata.category(each) in _HARMFUL for each in text)
+
+
+def escape_controls(text: str) -> str:
+    r"""Replace control characters by what Python would write for them: ESC becomes `\x1b`. Lines stay lines."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each.encode("unicode_escape").decode() if each not in _HARMLESS and has_controls(each) else each
+        for each in text
+    )

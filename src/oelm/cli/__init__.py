@@ -12,8 +12,7 @@ import sys
 
 from oelm import __version__
 from oelm.errors import INTERRUPTED, OelmError, UnknownName, is_out_of_memory
-from oelm.files import UNWRITABLE
-from oelm.text import say
+from oelm.files import UNWRITABLE, escape_controls
 
 # verb -> the module of oelm.cli with its function, and what it does
 VERBS = {
@@ -62,6 +61,11 @@ start here:
   oelm new study mine                                   your own study, to change and run
   oelm inspect medium-512 --method oelm-freeze          what freezing Q and K means in numbers
 """
+
+
+def say(text: str, *, end: str = "\n", stderr: bool = False) -> None:
+    """Print text that comes from a file or names one: with control characters escaped, and at once."""
+    print(escape_controls(text), end=end, flush=True, file=sys.stderr if stderr else sys.stdout)
 
 
 def dispatch(argv: list[str]) -> int:

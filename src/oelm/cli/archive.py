@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 
+from oelm.cli import say
 from oelm.cli.terminal import parse
 from oelm.errors import UsageError
-from oelm.text import say
 
 if TYPE_CHECKING:
     from oelm.runs.verify import Finding

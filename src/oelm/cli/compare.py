@@ -19,12 +19,12 @@ from oelm.analysis.content import RatioSet
 from oelm.analysis.power import reach_of
 from oelm.analysis.regime import find_regimes
 from oelm.analysis.statistics import Difference, Interval, percent
+from oelm.cli import say
 from oelm.cli.terminal import parse
 from oelm.published.claims import contradictions_about, published_flop_share, published_run
 from oelm.record.archive import open_archives, original_path
 from oelm.record.folder import STUDY
 from oelm.spec.study import Listing
-from oelm.text import say
 
 if TYPE_CHECKING:
     from oelm.report.render import Table

@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import Field
 
+from oelm.cli import say
 from oelm.cli.terminal import Count, Seed, parse
 from oelm.errors import BadData, UsageError
 from oelm.record.test_split import note_look
 from oelm.spec.run import Split
-from oelm.text import say
 
 
 @dataclass

@@ -13,13 +13,13 @@ import tyro
 from oelm.analysis.evidence import measure_of
 from oelm.analysis.power import Need, SeedSpread, needs, spreads_on_record
 from oelm.analysis.statistics import MOST_SEEDS
+from oelm.cli import say
 from oelm.cli.terminal import parse
 from oelm.errors import UsageError
 from oelm.published.claims import BASES, published, published_run, published_settings, setting_values
 from oelm.record.stages import EXTENSIONS
 from oelm.spec.run import RunSpec
 from oelm.spec.study import AnyStudy, Listing, Study, load_study
-from oelm.text import say
 
 if TYPE_CHECKING:
     from oelm.console import Console

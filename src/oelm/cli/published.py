@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import tyro
 from pydantic import Field
 
+from oelm.cli import say
 from oelm.cli.terminal import Count, Seed, parse
 from oelm.errors import UsageError
 from oelm.published.runs import Settings, import_run
-from oelm.text import say
 
 CHECKPOINTS = ("best.pt", "latest.pt", "best_model.pt")
 """Files of a published run that contain its flags."""

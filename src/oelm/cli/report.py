@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from oelm.cli import say
 from oelm.cli.terminal import parse
 from oelm.errors import UsageError
 from oelm.spec.study import AnyStudy, Study
-from oelm.text import say
 
 if TYPE_CHECKING:
     from oelm.analysis.compare import Comparison

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import tyro
 
+from oelm.cli import say
 from oelm.cli.terminal import parse
 from oelm.errors import UsageError
 from oelm.record.folder import ERRORS, LOG, RECORD, SPEC
 from oelm.record.record import refuse_link
 from oelm.spec.study import load_study
-from oelm.text import say
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import ValidationError
 
+from oelm.cli import say
 from oelm.cli.terminal import Count, Seed, flags_in_errors, has_flag, parse
 from oelm.console import Console
 from oelm.errors import INTERRUPTED, Damaged, InvalidSpec, UsageError
@@ -31,7 +32,6 @@ from oelm.spec.run import (
     named_size,
     with_tracker,
 )
-from oelm.text import say
 
 FINE_TUNING = TrainSpec(
     epochs=3, batch_size=32, learning_rate=5e-5, warmup_steps=50, decay="linear", eval_every="epoch"

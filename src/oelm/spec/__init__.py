@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from oelm.errors import InvalidSpec, UnknownName
-from oelm.text import has_controls
+from oelm.files import has_controls
 
 
 class _NoEffect:
