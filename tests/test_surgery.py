@@ -20,8 +20,7 @@ from oelm.errors import (
     UnknownName,
     UnusableWeight,
 )
-from oelm.method.freeze import sha256
-from oelm.method.schedule import multipliers
+from oelm.method.freeze import multipliers, sha256
 from oelm.models import apply as surgery
 from oelm.models import families
 from oelm.models.gpt import GPT

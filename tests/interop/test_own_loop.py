@@ -13,7 +13,7 @@ from oelm.interop.own_loop import rate_multipliers
 from oelm.models import apply as surgery
 from oelm.models.gpt import GPT
 from oelm.spec.run import GPT_SIZES, TrainSpec
-from oelm.train.optimizer import Optimizer
+from oelm.train.loop import Optimizer
 
 STEPS = 12
 

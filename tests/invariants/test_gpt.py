@@ -7,15 +7,14 @@ import torch
 
 import oelm
 from oelm.errors import AlreadyApplied, BadShape, FrozenWeightsMoved, MethodError, UnknownName, UnusableWeight
-from oelm.method.freeze import sha256
+from oelm.method.freeze import multipliers, sha256
 from oelm.method.orthogonal import departure
-from oelm.method.schedule import multipliers
 from oelm.models import apply as surgery
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.spec.method import METHODS, FreezeSpec, InitSpec, MethodSpec
 from oelm.spec.run import GPT_SIZES, TrainSpec
-from oelm.train.optimizer import Optimizer
+from oelm.train.loop import Optimizer
 
 NANO = GPT_SIZES["nano"]
 FORMS = [

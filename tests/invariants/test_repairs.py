@@ -7,11 +7,10 @@ import torch
 
 import oelm
 from oelm.errors import BadShape
+from oelm.method.freeze import multipliers
 from oelm.method.repair import Repair
-from oelm.method.schedule import multipliers
 from oelm.models.families import architecture_of
-from oelm.models.gpt import GPT, generate_tokens, rotate
-from oelm.models.heads import _weights
+from oelm.models.gpt import GPT, _weights, generate_tokens, rotate
 from oelm.spec.method import METHODS, RatesSpec, named_method
 from oelm.spec.run import GPT_SIZES
 

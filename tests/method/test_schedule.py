@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from oelm.errors import BadShape
-from oelm.method.schedule import Timeline, layer_prefixes, multipliers, resolve_layers
+from oelm.method.freeze import Timeline, layer_prefixes, multipliers, resolve_layers
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.spec.method import Change, FreezeSpec, MethodSpec, RatesSpec, ScheduleSpec, Sweep, named_method

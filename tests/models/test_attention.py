@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import oelm
-from oelm.models.gpt import GPT
-from oelm.models.heads import attention_summary, logit_variances
+from oelm.models.gpt import GPT, attention_summary, logit_variances
 from oelm.spec.run import GPT_SIZES
 
 NANO = GPT_SIZES["nano"]
@@ -40,7 +39,7 @@ def test_the_summary_agrees_with_the_attention_that_is_computed():
     oelm.apply(model, "oelm-shift")
     attention = model.blocks[0].attention
     x = torch.randn(1, 8, 32)
-    from oelm.models.heads import _weights
+    from oelm.models.gpt import _weights
 
     values = torch.eye(8).expand(1, 2, 8, 8)
     computed = attention._attend(*attention.queries_and_keys(x), values)
@@ -96,7 +95,7 @@ def test_variances_of_logits_are_those_of_explicit_logits(method, key_heads):
 
 
 def test_content_and_position_add_up_to_what_softmax_sees():
-    from oelm.models.heads import _logits_by_source, _weights
+    from oelm.models.gpt import _logits_by_source, _weights
 
     model = GPT(NANO).eval()
     oelm.apply(model, "oelm-freeze+features+bias")

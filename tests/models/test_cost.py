@@ -312,7 +312,7 @@ from oelm.models.flops import training_cost
 from oelm.models.gpt import GPT
 from oelm.spec.run import GPTSpec
 from oelm.spec.run import TrainSpec
-from oelm.train.optimizer import Optimizer
+from oelm.train.loop import Optimizer
 torch.set_num_threads(1)
 spec = GPTSpec.model_validate_json(sys.argv[1])
 def status(field):  # not ru_maxrss, which begins with what the parent had

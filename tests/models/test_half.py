@@ -12,7 +12,7 @@ from oelm.models.gpt import GPT
 from oelm.models.linear import attend, gelu_linear
 from oelm.models.loss import chunked_cross_entropy
 from oelm.spec.run import GPTSpec, TrainSpec
-from oelm.train.optimizer import Optimizer
+from oelm.train.loop import Optimizer
 
 BF16 = torch.bfloat16
 LENGTH = 300  # two whole blocks and a part of one

@@ -9,7 +9,7 @@ from oelm.published import claims as module
 from oelm.published.claims import published, published_run, published_settings, setting_values, settings_page
 from oelm.spec.run import RunSpec, TrainSpec, named_size
 from oelm.spec.study import load_study
-from oelm.train.optimizer import learning_rate
+from oelm.train.loop import learning_rate
 
 ROOT = Path(__file__).parents[2]
 RUNS = load_study(ROOT / "studies/published.py").listed

@@ -12,8 +12,7 @@ from oelm.errors import RunFailed
 from oelm.spec.run import TrainSpec
 from oelm.train.checkpoint import Checkpoints, load_into
 from oelm.train.device import World
-from oelm.train.loop import Interrupted, Measured, StopRequest, Training, catch_signals
-from oelm.train.optimizer import Optimizer
+from oelm.train.loop import Interrupted, Measured, Optimizer, StopRequest, Training, catch_signals
 
 WORLD = World(0, 1, torch.device("cpu"))
 SPEC = TrainSpec(steps=20, batch_size=4, warmup_steps=2, learning_rate=0.01, eval_every=5, checkpoint_every=7)

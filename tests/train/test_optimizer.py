@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from oelm.spec.run import TrainSpec
-from oelm.train.optimizer import Optimizer
+from oelm.train.loop import Optimizer
 
 
 def two_layers():

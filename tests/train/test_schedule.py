@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.spec.run import TrainSpec
-from oelm.train.optimizer import learning_rate, warn_of_rising_rate
+from oelm.train.loop import learning_rate, warn_of_rising_rate
 
 SPEC = TrainSpec(steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1)
 

@@ -392,7 +392,7 @@ def _work(name: str, bench: MethodsBench) -> None:
     import torch
 
     from oelm.train.device import keep_large_blocks
-    from oelm.train.optimizer import Optimizer
+    from oelm.train.loop import Optimizer
 
     keep_large_blocks()
     torch.set_num_threads(bench.threads)

@@ -341,7 +341,7 @@ def _our_step(spec: GPTSpec, precision: Precision, batch: int, learning_rate: fl
 
     from oelm.models.gpt import GPT
     from oelm.train.device import autocast, keep_large_blocks
-    from oelm.train.optimizer import Optimizer
+    from oelm.train.loop import Optimizer
 
     keep_large_blocks()
     model = GPT(spec)

@@ -19,8 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from oelm.errors import MethodError, UsageError
-from oelm.method.freeze import named_tensors
-from oelm.method.schedule import multipliers
+from oelm.method.freeze import multipliers, named_tensors
 from oelm.models import apply as surgery
 
 FACTOR = "oelm_factor"

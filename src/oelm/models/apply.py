@@ -34,16 +34,19 @@ from oelm.method.freeze import (
     APPLIED,
     ENDLESS,
     Applied,
+    Timeline,
     depth_of,
     freeze_tensors,
     hash_rounded,
     initialise,
     is_as_frozen,
+    layer_prefixes,
     named_tensors,
     queries_and_keys,
     refuse_moved,
     refuse_unfit,
     refuse_wrapped,
+    resolve_layers,
     sha256,
     unfreeze_tensors,
     wrapped_by,
@@ -51,7 +54,6 @@ from oelm.method.freeze import (
 from oelm.method.orthogonal import departure, one_thread
 from oelm.method.projection import Architecture, Projection
 from oelm.method.repair import Repair, draw_repairs, num_repair_parameters
-from oelm.method.schedule import Timeline, layer_prefixes, resolve_layers
 from oelm.method.split import is_split, join
 from oelm.models.families import architecture_of
 from oelm.spec import explain_validation

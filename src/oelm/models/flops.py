@@ -30,8 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from oelm.errors import NotCarriedOut
+from oelm.method.freeze import layer_prefixes
 from oelm.method.repair import FoldedRepair
-from oelm.method.schedule import layer_prefixes
 from oelm.models.families import architecture_of
 from oelm.models.gpt import GPT
 from oelm.models.repaired_attention import plain_config

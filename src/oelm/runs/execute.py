@@ -34,7 +34,7 @@ from oelm.console import Console
 from oelm.errors import CheckpointError, Diverged, NotCarriedOut, RunFailed, UsageError, is_out_of_memory
 from oelm.files import UNWRITABLE
 from oelm.interop.trackers import Tracker, refuse_missing
-from oelm.method.schedule import multipliers
+from oelm.method.freeze import multipliers
 from oelm.models import apply as surgery
 from oelm.models.flops import Cost, training_cost
 from oelm.record.folder import CHECKPOINTS, AttentionRecord, RunFolder
@@ -67,13 +67,14 @@ from oelm.train.loop import (
     Interrupted,
     Measured,
     Observer,
+    Optimizer,
     StopNow,
     StopRequest,
     Training,
     TrainingState,
     catch_signals,
+    warn_of_rising_rate,
 )
-from oelm.train.optimizer import Optimizer, warn_of_rising_rate
 
 
 @dataclass

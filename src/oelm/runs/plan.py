@@ -31,7 +31,7 @@ from oelm.data.meta import META, read_meta
 from oelm.data.prepare import default_directory
 from oelm.errors import OelmError
 from oelm.files import add_checksum, digest, parse_checked, sha256_of, write_atomically
-from oelm.method.schedule import multipliers
+from oelm.method.freeze import multipliers
 from oelm.models import apply as surgery
 from oelm.models.build import build, named_shape
 from oelm.models.flops import Cost, training_cost
@@ -57,7 +57,7 @@ from oelm.spec.run import (
 )
 from oelm.spec.study import Study
 from oelm.train.device import autocast, keep_large_blocks, resolve_precision
-from oelm.train.optimizer import Optimizer
+from oelm.train.loop import Optimizer
 
 # Calibration: some steps of the real model, measured in processor time, so that other load on the machine hardly
 # matters. Each kind of step (model, method, batch, precision, threads) is measured once and kept in the user's cache.

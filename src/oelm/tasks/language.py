@@ -21,8 +21,7 @@ from oelm.data.tokens import FILES, TokenData, TrainingBatches, evaluation_batch
 from oelm.errors import BadData, BadShape, InvalidSpec, NotCarriedOut, OelmError
 from oelm.interop.pretrained import tokenizer_of
 from oelm.models.build import build, read_limits
-from oelm.models.gpt import GPT, generate_tokens
-from oelm.models.heads import attention_summary, logit_variances
+from oelm.models.gpt import GPT, attention_summary, generate_tokens, logit_variances
 from oelm.models.loss import token_cross_entropy
 from oelm.record.folder import LogitVarianceRecord, TestLossesRecord, TokenLosses, WindowLossesRecord
 from oelm.record.record import DataRecord, perplexity
