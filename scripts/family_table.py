@@ -106,8 +106,8 @@ TRIED: tuple[tuple[str, dict[str, Any], dict[str, str]], ...] = (
 
 def family_table() -> str:
     """Return the families as a Markdown table."""
+    from oelm.models.families import TorchAttention
     from oelm.models.families.huggingface import FAMILIES
-    from oelm.models.families.plain_torch import TorchAttention
     from oelm.spec.method import POSITION_REPAIRS
 
     lines = ["| family | models | where Q and K are | sites | repairs | by distance | `uniform` |", "|" + " --- |" * 7]
