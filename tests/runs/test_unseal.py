@@ -119,8 +119,8 @@ def test_a_second_unsealing_by_the_same_or_by_another_study_is_refused(sealed, f
 KILLED = """
 import os, signal, sys
 from oelm.cli import dispatch
-from oelm.runs import unseal
-unseal.load_run = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # the moment before the first run is scored
+from oelm.runs import restore
+restore.load_run = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # the moment before the first run is scored
 dispatch(["report", sys.argv[1], "--unseal"])
 """
 

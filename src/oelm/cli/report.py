@@ -72,7 +72,7 @@ def report_command(argv: list[str]) -> int:
 
     study, root = find_study(arguments.study, arguments.runs, arguments.scale)
     if arguments.unseal:
-        from oelm.runs.unseal import unseal
+        from oelm.runs.restore import unseal
 
         unseal(study, root, say=print)
     if arguments.keep is not None:
