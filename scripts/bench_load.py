@@ -23,7 +23,7 @@ import json, resource, sys, time
 from pathlib import Path
 from oelm.server import index as module
 from oelm.server.index import Folder, FolderIndex
-from oelm.server.views import overview
+from oelm.server.app import overview
 module.LOOK_SECONDS = 0.0
 index, times = FolderIndex(Folder(Path(sys.argv[1]))), []
 

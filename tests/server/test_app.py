@@ -24,8 +24,7 @@ from oelm.record.folder import (
 )
 from oelm.report.write import write_report
 from oelm.server import index as index_module
-from oelm.server.app import create_app
-from oelm.server.views import LOG_BYTES, MOST_COMPARED, RUN_FILES
+from oelm.server.app import LOG_BYTES, MOST_COMPARED, RUN_FILES, create_app
 from oelm.spec.study import Study
 
 BESIDE = "the secret beside the runs"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from oelm.record.folder import METRICS, read_metrics
 from oelm.record.record import MetricRecord
-from oelm.server import views as module
+from oelm.server import app as module
+from oelm.server.app import SHOWN_POINTS, MetricsCache, thin
 from oelm.server.index import Folder
-from oelm.server.views import SHOWN_POINTS, MetricsCache, thin
 
 
 def line(step: int, loss: float = 1.0, kind: Any = "train") -> str:

@@ -20,8 +20,8 @@ from oelm.record.folder import (
 )
 from oelm.record.record import MetricRecord
 from oelm.server import index as module
+from oelm.server.app import list_numbers, overview
 from oelm.server.index import Folder, FolderIndex
-from oelm.server.views import list_numbers, overview
 from oelm.spec.study import Listing, Study
 
 
