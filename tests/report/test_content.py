@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oelm.analysis.content import RatioSet
-from oelm.cli.compare import compare_command as compare_main
+from oelm.cli.report import compare_command as compare_main
 from oelm.cli.report import report_command as report_main
 from oelm.record.folder import LogitVarianceRecord, write_logit_variance
 from oelm.report.sections import format_set

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from oelm.cli import plan as cli_plan
+from oelm.cli import run as cli_run
 from oelm.data import probes
 from oelm.data.meta import read_meta
 from oelm.models import apply as surgery
@@ -48,7 +48,7 @@ def test_times_come_from_flops_the_data_sheet_and_one_utilisation(published):
 
 
 def test_the_committed_matrix_is_the_plan(published):
-    data = cli_plan.plan_data(published, load_study(ROOT / "studies/published.py"))
+    data = cli_run.plan_data(published, load_study(ROOT / "studies/published.py"))
     assert json.loads((ROOT / "configs/experiments.json").read_text()) == json.loads(json.dumps(data))
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_does_not_fit_on_the_device_is_told(reviewing, published, cap
         f"run = oelm.RunSpec.model_validate_json({run.model_dump_json()!r}).model_copy(update={{'label': 'L-01'}})\n"
         "study = oelm.Listing(name='large', question='?', listed=(run,))\n"
     )
-    assert cli_plan.plan_command([str(study), "--runs", str(tmp_path)]) == 0
+    assert cli_run.plan_command([str(study), "--runs", str(tmp_path)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "1 of them do not fit into the memory of one a5000: L-01. Set train.accumulation" in told
 
