@@ -29,7 +29,7 @@ if [[ " $* " == *" scaling.py:"* ]]; then # film reviews and speeches together, 
   mkdir -p text
   cp "$SPEECHES" text/speeches.txt
   [ -s text/reviews.txt ] || "$here/.venv/bin/python" -c '
-from oelm.data.tables import packaged_file, read_table
+from oelm.data.sources import packaged_file, read_table
 for row in read_table(packaged_file("imdb")):
     print(*str(row["text"]).split())' > text/reviews.txt
   for size in 512 2048; do

@@ -13,7 +13,7 @@ tokens of a 2,048-entry vocabulary (speeches.txt as in studies/fair.py, sha256 8
 f632c48a...):
 
     mkdir text && cp speeches.txt text/
-    python -c "from oelm.data.tables import *; [
+    python -c "from oelm.data.sources import *; [
         print(*str(row['text']).split()) for row in read_table(packaged_file('imdb'))]" > text/reviews.txt
     oelm prepare reviews-and-speeches --from text --documents lines --vocab-size 2048      (and 512 for the map)
 

@@ -4,10 +4,10 @@ import importlib.metadata
 
 import pytest
 
-from oelm.data import tables as packaged
+from oelm.data import sources as packaged
 from oelm.data.documents import Position
 from oelm.data.prepare import prepare
-from oelm.data.tables import ShuffledRows, packaged_file
+from oelm.data.sources import ShuffledRows, packaged_file
 from oelm.data.tokens import open_tokens
 from oelm.errors import UsageError
 from oelm.spec.run import DataSpec

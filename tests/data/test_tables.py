@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.data.documents import Position, RowFiles
-from oelm.data.tables import read_table
+from oelm.data.sources import read_table
 from oelm.errors import BadData
 
 ROWS = [{"sentence": 'she said "no"', "label": "1"}, {"sentence": "a, b", "label": "0"}]

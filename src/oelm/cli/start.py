@@ -177,8 +177,7 @@ def _list_models() -> tuple[Rows, str]:
 
 
 def _list_corpora() -> tuple[Rows, str]:
-    from oelm.data.sources import HUB_CORPORA, STORIES
-    from oelm.data.tables import PACKAGED
+    from oelm.data.sources import HUB_CORPORA, PACKAGED, STORIES
     from oelm.spec.run import PROBE_SIZES
 
     rows = [{"corpus": STORIES, "source": "in this package, endless, with a known floor"}]
@@ -280,8 +279,7 @@ def words_after() -> dict[str, list[str]]:
 def values_of_flags() -> dict[str, list[str]]:
     """Return flag -> the names it takes. After any other flag the shell completes files."""
     from oelm.data.labelled import LABELLED_CORPORA
-    from oelm.data.sources import HUB_CORPORA, STORIES
-    from oelm.data.tables import PACKAGED
+    from oelm.data.sources import HUB_CORPORA, PACKAGED, STORIES
     from oelm.spec.method import METHOD_FORMS, METHODS
     from oelm.spec.run import GPT_SIZES
 

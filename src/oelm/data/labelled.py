@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from oelm.data.sources import SPLIT_NAMES, HubCorpus, hub_tables
+from oelm.data.sources import SPLIT_NAMES, TABLE_FORMATS, HubCorpus, TableRow, hub_tables, read_table
 from oelm.data.stories import QUESTIONS, question_tables
-from oelm.data.tables import FORMATS, TableRow, read_table
 from oelm.errors import BadData, UnknownName, UsageError
 from oelm.spec.run import ExamplesSpec, Split, derived_seed
 
@@ -368,16 +367,16 @@ def local_folder(spec: ExamplesSpec) -> Path | None:
     if spec.source is not None:
         return spec.source
     folder = default_folder(spec)  # which may hold the same corpus as tokens, such as imdb
-    return folder if any(file.suffix in FORMATS for file in folder.glob("*")) else None
+    return folder if any(file.suffix in TABLE_FORMATS for file in folder.glob("*")) else None
 
 
 def _local_tables(corpus: LabelledCorpus, path: Path) -> dict[str, Sequence[TableRow]]:
-    found = sorted(file for file in path.glob("*") if file.suffix in FORMATS and is_of_corpus(corpus, file.name))
+    found = sorted(file for file in path.glob("*") if file.suffix in TABLE_FORMATS and is_of_corpus(corpus, file.name))
     files = [path] if path.is_file() else found  # a file that is given is read, whatever its name
-    if not files or any(file.suffix not in FORMATS for file in files):
+    if not files or any(file.suffix not in TABLE_FORMATS for file in files):
         raise BadData(
-            f"there is no labelled text at {path}: no {', '.join(FORMATS)}. Give a folder with files named train, "
-            "heldout or dev, and test, or one file."
+            f"there is no labelled text at {path}: no {', '.join(TABLE_FORMATS)}. Give a folder with files named "
+            "train, heldout or dev, and test, or one file."
         )
     return {file.name: read_table(file, corpus.unnamed) for file in files}
 

@@ -33,8 +33,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as count_from
-
-from oelm.data.tables import TableRow
+from typing import Any
 
 # The world of the stories: people, places and things, who has what, and the questions about it.
 #
@@ -375,9 +374,9 @@ TRAIN_STORIES, HELD_OUT_STORIES = 2000, 60
 _ENDING = "In the end"
 
 
-def question_tables(seed: int) -> dict[str, list[TableRow]]:
+def question_tables(seed: int) -> dict[str, list[Mapping[str, Any]]]:
     """Return the rows of train, val and test, which have no stories in common."""
-    tables: dict[str, list[TableRow]] = {}
+    tables: dict[str, list[Mapping[str, Any]]] = {}
     first = 0
     for split, count in (("train", TRAIN_STORIES), ("val", HELD_OUT_STORIES), ("test", HELD_OUT_STORIES)):
         tables[split] = [

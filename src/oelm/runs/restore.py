@@ -19,7 +19,7 @@ from oelm import __version__
 from oelm.data.labelled import corpus_of, find_column
 from oelm.data.meta import SplitMeta, read_meta
 from oelm.data.prepare import default_directory
-from oelm.data.tables import FORMATS, read_table
+from oelm.data.sources import TABLE_FORMATS, read_table
 from oelm.data.tokenizer import (
     GPT2_SHA256,
     TOKENIZER,
@@ -195,7 +195,7 @@ class Prediction:
 def read_texts(restored: Restored, path: Path) -> list[Texts]:
     """Read texts from a table with the run's columns (labels are not needed), or one text per line."""
     spec = _spec(restored)
-    if path.suffix not in FORMATS:
+    if path.suffix not in TABLE_FORMATS:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeError) as error:
