@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oelm.analysis.bootstrap import evaluation_noise, noise_of
 from oelm.analysis.compare import compare_folder
+from oelm.analysis.power import evaluation_noise, noise_of
 from oelm.errors import UsageError
 from oelm.record.folder import TestLossesRecord, write_test_losses
 from oelm.report.tables import results

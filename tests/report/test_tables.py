@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oelm.analysis.bootstrap import Resampled
 from oelm.analysis.compare import Comparison, compare_records
+from oelm.analysis.power import Resampled
 from oelm.analysis.statistics import MARGIN, Interval
 from oelm.report.render import (
     Column,

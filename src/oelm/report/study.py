@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 import oelm
 from oelm.analysis.ablation import Ablation, ablations
-from oelm.analysis.bootstrap import noise_of
 from oelm.analysis.budgets import SeedCurves, convergence_of, savings, validation_curves
 from oelm.analysis.compare import Comparison
 from oelm.analysis.evidence import Cell, Evidence, Measure, Row, format_value
-from oelm.analysis.power import reach_of
+from oelm.analysis.power import noise_of, reach_of
 from oelm.analysis.regime import explain_differences, find_regimes
 from oelm.analysis.statistics import Difference, is_marked, paired_difference
 from oelm.analysis.tuning import Sensitivity, sensitivities

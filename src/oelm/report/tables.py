@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from oelm.analysis.ablation import Ablation, AblationStep
-from oelm.analysis.bootstrap import Noise
 from oelm.analysis.budgets import Convergence, Saving
 from oelm.analysis.compare import Comparison, Gap, Ignored
 from oelm.analysis.evidence import Cell, Evidence, Row, format_value
+from oelm.analysis.power import Noise
 from oelm.analysis.statistics import is_marked, non_inferiority
 from oelm.analysis.tuning import Sensitivity
 from oelm.record.folder import RECORD
