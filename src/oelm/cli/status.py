@@ -1,4 +1,4 @@
-"""Watch the runs of a study: `oelm status`, `logs` and `cancel` in a terminal, `serve` and `note` in a browser."""
+"""Watch a study: `oelm status`, `oelm logs` and `oelm cancel`; `oelm serve` and `oelm note` in a browser."""
 
 from __future__ import annotations
 
