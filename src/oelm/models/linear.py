@@ -212,8 +212,9 @@ class _BlockwiseAttention(torch.autograd.Function):
                 grad_values[:, :last].add_(torch.bmm(weights.transpose(1, 2), grad_block))
             if not (needs_queries or needs_keys):
                 continue
-            grad_weights = torch.bmm(grad_block, flat_values[:, :last].transpose(1, 2))
-            grad_logits = (grad_weights - shared[:, first:last]).mul_(weights).to(queries.dtype)
+            # Cast before the arithmetic: operands of two types are several times as slow on a CPU.
+            grad_weights = torch.bmm(grad_block, flat_values[:, :last].transpose(1, 2)).to(kind)
+            grad_logits = grad_weights.sub_(shared[:, first:last]).mul_(weights.to(kind)).to(queries.dtype)
             if needs_queries:
                 grad_queries[:, first:last] = torch.bmm(grad_logits, flat_keys[:, :last])
             if needs_keys:
