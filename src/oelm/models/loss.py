@@ -21,8 +21,8 @@ from oelm.models.linear import HALF, cast_for_product
 
 CHUNK_BYTES = 64 * 2**20
 """Approximate size of a chunk of logits: large enough for full speed of the matrix product."""
-CACHED_ROWS = 8
-"""Rows of float32 logits that fit into the caches of a core: 1.6 MB for GPT-2's vocabulary."""
+CACHED_BYTES = 3 * 2**19
+"""Float32 logits that fit into the caches of a core: 7 rows of GPT-2's vocabulary, 192 rows of one of 2,048 entries."""
 CACHED_PRODUCT = 4096
 """Rows of the vocabulary matrix whose half-precision gradient fits into the caches."""
 SMALLEST = 1e-30
@@ -75,7 +75,7 @@ def _half_chunk(
 ) -> tuple[Tensor, Tensor | None]:
     # Rows are the first axis: half-precision products are as fast in this layout, and softmax has its rows in cache.
     logits_CV = torch.mm(part_CD, weight_VD.T, out=block.view(len(part_CD), -1))
-    rows = CACHED_ROWS if part_CD.device.type == "cpu" else len(part_CD)
+    rows = max(1, CACHED_BYTES // (4 * len(weight_VD))) if part_CD.device.type == "cpu" else len(part_CD)
     pairs = zip(torch.split(logits_CV, rows), torch.split(target_C[:, None], rows), strict=True)
     losses_C = torch.cat([_rows_to_gradient(logits, target, divisor) for logits, target in pairs])
     return losses_C, None if divisor is None else logits_CV.T
