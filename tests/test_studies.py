@@ -31,7 +31,7 @@ def test_every_study_file_declares_runs_at_each_of_its_scales(path):
     [
         ("demo", None, "733d4a92c13569a5"),
         ("published", "mini", "0a22537b9eebbe00"),
-        ("scaling", "ladder", "ed7ad3bfcbdf23b8"),
+        ("scaling", "ladder", "b94e16d75aace9eb"),
         ("sites", "bart", "e4910388fc097594"),
         ("gap", "speeches", "99714d4afbf60bf5"),
     ],
