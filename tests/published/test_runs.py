@@ -142,6 +142,16 @@ def test_an_excerpt_printed_in_a_report_is_imported_and_its_gaps_are_named(tmp_p
     assert record.result.tokens_per_second == record.result.train_tokens == 0
 
 
+def test_a_number_of_steps_that_no_file_has_is_asked_for(tmp_path: Path) -> None:
+    """An excerpt was once imported as a run of one step, said to be the last that its files mention."""
+    folder = tmp_path / "GPT-02"
+    folder.mkdir()
+    excerpt = {"model_type": "oelm_v2", "final_perplexity": 4.69, "total_wall_time": 16366.33, "mean_step_time": 0.08}
+    (folder / "timing_stats.json").write_text(json.dumps(excerpt))
+    with pytest.raises(UsageError, match="number of steps is in none of the files.*--steps"):
+        imported(folder, tmp_path / "runs", learning_rate=1e-3)
+
+
 def test_sizes_and_settings_come_from_the_checkpoint_and_nothing_is_then_assumed(tmp_path: Path) -> None:
     flags = {"vocab_size": 300, "seq_len": 32, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 64,
              "dropout": 0.1, "batch_size": 4, "max_lr": 5e-4, "max_steps": 80, "warmup_steps": 7, "val_interval": 40,
@@ -200,6 +210,29 @@ def test_a_bert_run_is_imported_with_its_accuracies(tmp_path: Path) -> None:
     assert assumed == ("max_steps 1000, the last step that the files mention",)
     train = record.spec.train
     assert (train.learning_rate, train.weight_decay, train.grad_clip, train.schedule_over) == (2e-4, 0.05, 0.0, "parts")
+
+
+def test_a_run_that_was_started_again_counts_the_log_of_its_second_try(tmp_path: Path) -> None:
+    folder = published_bert(tmp_path / "oelm_freeze")
+    lines = ["INFO - Step 500: Running validation...", "INFO - Validation - Loss: 0.5000, Accuracy: 0.8000, F1: 0.8"]
+    (folder / "training_restart.log").write_text("\n".join(lines))
+    record, _ = imported(folder, tmp_path / "runs", flags=BERT_FLAGS)
+    assert (record.result.val_accuracy, record.result.best_step) == (0.8, 500)
+
+
+def test_a_timing_file_alone_is_imported_under_its_name_and_one_in_its_folder_with_the_log(
+    tmp_path: Path, capsys: Any
+) -> None:
+    folder = published_bert(tmp_path / "oelm_run1")
+    alone = tmp_path / "oelm_run1_20260207.json"
+    alone.write_bytes((folder / "timing_stats.json").read_bytes())
+    given = ["--learning-rate", "1e-4", "--dataset", "sst2", "--out", str(tmp_path / "runs")]
+    assert dispatch(["import-run", str(alone), str(folder / "timing_stats.json"), *given]) == 0
+    first, second = (read_record(Path(line)) for line in capsys.readouterr().out.splitlines() if line[0] != " ")
+    assert (first.spec.label, first.step, first.result) == ("oelm_run1_20260207", 1000, None)
+    assert second.spec.label == "oelm_run1"
+    assert second.result is not None
+    assert second.result.val_accuracy == 0.7779
 
 
 def test_a_bert_run_without_lr_has_the_rate_that_the_program_chose_and_max_steps_set_its_schedule(

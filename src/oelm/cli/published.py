@@ -13,6 +13,7 @@ from oelm.cli import say
 from oelm.cli.terminal import Count, Seed, parse
 from oelm.errors import UsageError
 from oelm.published.runs import Settings, import_run
+from oelm.record.folder import TIMING
 
 CHECKPOINTS = ("best.pt", "latest.pt", "best_model.pt")
 """Files of a published run that contain its flags."""
@@ -95,16 +96,17 @@ def _import_bert(file: Path, out: Path) -> list[str]:
 class ImportRunArguments:
     """Convert folders of the published programs (timing_stats.json, training.log) into records marked imported.
 
-    Settings are read from the best.pt or best_model.pt in the folder. Give those that no file contains. What is assumed
-    (GPT: medium-512, 8 sequences a step, 1000 warm-up steps, validation every 1000 steps) is printed and stays in the
-    record. `oelm compare` and `oelm report` compare imported runs with each other, not with runs of ours, because the
-    exact training data is unknown.
+    A timing file alone is read as well, such as those of the published BERT results. Settings are read from the best.pt
+    or best_model.pt in the folder. Give those that no file contains. What is assumed (GPT: medium-512, 8 sequences a
+    step, 1000 warm-up steps, validation every 1000 steps) is printed and stays in the record. `oelm compare` and
+    `oelm report` compare imported runs with each other, not with runs of ours, because the exact training data is
+    unknown.
 
       oelm import-run outputs/GPT-01 outputs/GPT-02 --learning-rate 1e-3
     """
 
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """Output folders (--out_dir) of published runs."""
+    """Output folders (--out_dir) of published runs, or timing files."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Learning rate (--max_lr) of the runs, if there is no checkpoint that contains it."""
     seed: Seed | None = None
@@ -112,7 +114,7 @@ class ImportRunArguments:
     dataset: str | None = None
     """Data set (--dataset) of the runs, if their files do not contain it."""
     steps: Count | None = None
-    """Number of steps (--max_steps) of the runs. By default the last step in the log."""
+    """Number of steps (--max_steps) of the runs. By default the last step that their files mention."""
     out: Path = Path("runs/imported")
     """Folder to write. Each run becomes a folder with a record in it."""
 
@@ -123,7 +125,8 @@ def import_run_command(argv: list[str]) -> int:
     if not arguments.folders:
         raise UsageError("FOLDER is missing. Give the output folders of published runs.")
     given = Settings(arguments.learning_rate, arguments.seed, arguments.steps, arguments.dataset)
-    for folder in arguments.folders:
+    for named in arguments.folders:
+        folder = named.parent if named.name == TIMING else named
         done = import_run(folder, replace(given, flags=_flags_of(folder)), arguments.out)
         say(str(done.directory))
         for setting in done.assumed:

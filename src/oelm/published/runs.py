@@ -1,9 +1,10 @@
 """Import runs of the published programs (timing_stats.json and training.log) as records that are marked imported.
 
 `timing_stats.json` has four forms: that of the GPT program, its short form for runs of up to 101 steps, the excerpts
-that are printed in the reports, and that of the BERT program. Settings come from the flags of a checkpoint next to it,
-then from the caller, then from the published defaults. What is assumed is listed in the record (in the command of its
-environment), and figures that would rest on it, tokens and their speed, are left at 0.
+that are printed in the reports, and that of the BERT program. The published BERT results are such files alone, under
+other names. Settings come from the flags of a checkpoint next to it, then from the caller, then from the published
+defaults. What is assumed is listed in the record (in the command of its environment), and figures that would rest on
+it, tokens and their speed, are left at 0.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ BERT_METHODS = {
 """--freeze_mode and --init_method -> our method."""
 
 UNKNOWN = "unknown"
+LOGS = (LOG, "training_restart.log")
+"""Logs of a run in their order. XNLI-02 was started again from its first step and kept the log of its first try."""
 _VALIDATION = re.compile(r"\[Step (\d+)\] Validation - Loss: ([-+.\w]+)")
 _BERT_STEP = re.compile(r"Step (\d+): Running validation")
 _BERT_VALIDATION = re.compile(r"Validation - Loss: ([-+.\w]+), Accuracy: ([.\d]+)")
@@ -83,7 +86,7 @@ class Settings:
     learning_rate: float | None = None
     seed: int | None = None
     steps: int | None = None
-    """None: that of the flags, or the last step in the log, or the number of timed steps."""
+    """None: that of the flags, or the last step that the log or the timing mentions."""
     dataset: str | None = None
     flags: Mapping[str, Any] = field(default_factory=dict)
 
@@ -96,14 +99,18 @@ class ImportedRun:
     assumed: tuple[str, ...]
 
 
-def import_run(folder: Path, settings: Settings, out: Path) -> ImportedRun:
-    """Write a published run as a record below `out`. The published files are not changed."""
-    if (folder / RECORD).exists():
-        raise UsageError(f"{folder} has a {RECORD}: it is already a run of this program. Use it as it is.")
-    timing = read_timing(folder)
-    points = list(read_log(folder))
+def import_run(source: Path, settings: Settings, out: Path) -> ImportedRun:
+    """Write a published run as a record below `out`. The published files are not changed.
+
+    `source` is the folder of the run, or a timing file alone, which then names the run.
+    """
+    if (source / RECORD).exists():
+        raise UsageError(f"{source} has a {RECORD}: it is already a run of this program. Use it as it is.")
+    file = source if source.is_file() else source / TIMING
+    timing = read_timing(file)
+    points = list(read_log(source))
     assumed: list[str] = []
-    name = folder.resolve().name
+    name = source.resolve().name.removesuffix(".json")
     try:
         run = (_bert_run if timing.mode else _gpt_run)(name, timing, points, settings, assumed)
     except ValidationError as error:
@@ -115,20 +122,19 @@ def import_run(folder: Path, settings: Settings, out: Path) -> ImportedRun:
     mean = timing.step_seconds or 0.0
     placed = (point.model_copy(update={"seconds": mean * point.step}) for point in points)
     write_atomically(directory / METRICS, "".join(point.model_dump_json(exclude_none=True) + "\n" for point in placed))
-    write_atomically(directory / TIMING, (folder / TIMING).read_bytes())
+    write_atomically(directory / TIMING, file.read_bytes())
     write_record(directory, record)
     return ImportedRun(directory, tuple(assumed))
 
 
-def read_timing(folder: Path) -> PublishedTiming:
+def read_timing(path: Path) -> PublishedTiming:
     """Read a published timing_stats.json, and explain what is wrong if it cannot be read."""
-    path = folder / TIMING
     try:
         found = PublishedTiming.model_validate(parse_json(path.read_text()))
     except FileNotFoundError:
         raise UsageError(
-            f"{folder} cannot be imported: it has no {TIMING}. Give the --out_dir of a published run, with {TIMING} "
-            f"and {LOG} in it."
+            f"{path.parent} cannot be imported: it has no {path.name}. Give the --out_dir of a published run, with "
+            f"{TIMING} and {LOG} in it, or a timing file."
         ) from None
     except OSError as error:
         raise BadRecord(f"{path} cannot be read: {error.strerror}.") from error
@@ -145,11 +151,18 @@ def read_timing(folder: Path) -> PublishedTiming:
 
 
 def read_log(folder: Path) -> Iterator[MetricRecord]:
-    """Yield the validations of a published training.log of either program; nothing without a log."""
-    path = folder / LOG
-    if not path.exists():
-        return
+    """Yield the validations in the published logs of either program; nothing without a log.
+
+    A resumed or restarted run logs some steps twice, and the last value counts.
+    """
     seen: dict[int, MetricRecord] = {}
+    for path in (folder / name for name in LOGS):
+        if path.exists():
+            seen |= {point.step: point for point in _read_validations(path)}
+    yield from (seen[step] for step in sorted(seen))
+
+
+def _read_validations(path: Path) -> Iterator[MetricRecord]:
     step = 0
     for line in path.read_text(errors="replace").splitlines():
         if match := _VALIDATION.search(line):
@@ -162,11 +175,10 @@ def read_log(folder: Path) -> Iterator[MetricRecord]:
             loss, accuracy = match[1], float(match[2])
         else:
             continue
-        try:  # a resumed run logs some steps twice: the last value counts
-            seen[step] = MetricRecord(kind="val", step=step, loss=float(loss), seconds=0.0, accuracy=accuracy)
+        try:
+            yield MetricRecord(kind="val", step=step, loss=float(loss), seconds=0.0, accuracy=accuracy)
         except ValueError:
             raise BadRecord(f"{path} has {loss!r} for the validation loss of step {step}.") from None
-    yield from (seen[step] for step in sorted(seen))
 
 
 @dataclass
@@ -201,7 +213,7 @@ class _Reader:
         return float(rate)
 
     def steps(self, timing: PublishedTiming, points: list[MetricRecord]) -> int:
-        """Return the number of steps: stated, or the last that is known."""
+        """Return the number of steps: stated, or the last that is known. It has no default that could be assumed."""
         stated = self.settings.steps or self.settings.flags.get("max_steps")
         if stated is not None and int(stated) > 0:
             return int(stated)
@@ -209,7 +221,12 @@ class _Reader:
         if timing.num_steps_measured is not None:
             # The GPT program counts steps from 0, so that it leaves out one step more than it says.
             known.append(timing.num_steps_measured + timing.warmup_steps + (timing.mode is None))
-        last = max(known, default=1)
+        if not known:
+            raise UsageError(
+                "the number of steps is in none of the files: the timing is an excerpt or of a short run, and there is "
+                "no log. Give it with --steps."
+            )
+        last = max(known)
         self.assumed.append(f"max_steps {last}, the last step that the files mention")
         return last
 
