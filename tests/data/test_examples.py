@@ -497,6 +497,14 @@ def test_mnli_without_a_header_is_refused_with_the_flags_and_the_reason(tmp_path
     assert "--texts and --label" in str(error.value)
 
 
+def test_mnli_as_distributed_without_its_header_is_refused_with_the_flags_and_the_reason(tmp_path):
+    """Its rows repeat the label of the first annotator, so the first of them looks like two columns of one name."""
+    columns = ["1", "63735n", "slate", "( a )", "( b )", "(A)", "(B)", "Cream skims.", "Cream has two dimensions."]
+    (tmp_path / "train.tsv").write_text("\n".join(["\t".join([*columns, "neutral", "neutral"])] * 9) + "\n")
+    with pytest.raises(BadData, match="If the file has no header line, add one.*--texts and --label"):
+        opened(tmp_path, corpus="mnli")
+
+
 def test_the_reported_rows_validate_where_nothing_is_held_out(tmp_path):
     found = opened(folder(tmp_path, train=many("t"), dev=many("d", 3)), holds_out=False)
     assert {split: len(rows) for split, rows in found.splits.items()} == {"train": 20, "val": 3, "test": 3}

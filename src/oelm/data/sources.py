@@ -598,9 +598,10 @@ def _refuse_repeated(path: Path, names: Sequence[str]) -> None:
     """Raise BadData if two columns have one name, because only one of them could be read."""
     name, count = Counter(filter(None, names)).most_common(1)[0] if any(names) else ("", 0)
     if count > 1:
+        no_header = "" if path.suffix == ".parquet" else " If the file has no header line, add one."
         raise BadData(
-            f"{path} has {count} columns called {name[:60]!r}. Give every column its own name"
-            f"{'' if path.suffix == '.parquet' else ', or add a header line if there is none'}."
+            f"{path} has {count} columns called {name[:60]!r}. Give every column its own name.{no_header} The columns "
+            "to read are named with --texts and --label (data.texts and data.label in a spec)."
         )
 
 
