@@ -1,12 +1,14 @@
 """Every setting of the published runs, and where its value comes from."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from oelm.cli import dispatch
 from oelm.errors import UnknownName
 from oelm.published import claims as module
-from oelm.published.claims import published, published_run, published_settings, setting_values, settings_page
+from oelm.published.claims import BASES, published, published_run, published_settings, setting_values, settings_page
 from oelm.spec.run import RunSpec, TrainSpec, named_size
 from oelm.spec.study import load_study
 from oelm.train.loop import learning_rate
@@ -49,6 +51,25 @@ def test_a_run_that_is_not_published_has_no_sources():
 
 def test_the_page_is_current():
     assert (ROOT / "docs/published-settings.md").read_text() == settings_page(RUNS)
+
+
+def test_the_settings_are_printed_as_text_and_as_json_with_their_sources(capsys):
+    argv = ["plan", str(ROOT / "studies/published.py"), "--only", "XNLI-02", "--settings"]
+    assert dispatch(argv) == 0
+    assert "train.accumulation       2                         the launch command sets it: " in capsys.readouterr().out
+    assert dispatch([*argv, "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert {setting["field"]: setting["value"] for setting in run["settings"]} == dict(
+        setting_values(next(each for each in RUNS if each.label == run["run"]))
+    )
+    assert all(setting["where"] and setting["basis"] in BASES for setting in run["settings"])
+
+
+@pytest.mark.parametrize("field", ["train.steps", "train.warmup_steps"])
+def test_a_value_that_another_setting_replaces_is_not_given_a_published_source(field):
+    (source,) = {s for run in RUNS if run.data.kind != "text" for s in published_settings(run) if s.field == field}
+    assert source.basis == "ours"
+    assert source.where.startswith("without effect: ")
 
 
 def test_the_baselines_are_what_the_public_code_trained():

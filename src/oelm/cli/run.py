@@ -56,7 +56,7 @@ class PlanArguments:
     runs: Path = Path("runs")
     """Folder with the runs of studies, the --out of `oelm run`: finished runs are shown as done."""
     json: bool = False
-    """Print the plan as JSON."""
+    """Print the plan, or with --settings or --power what they print, as JSON."""
     settings: bool = False
     """Print every setting of the runs instead, and for published runs where each value comes from. Use --only for one
     run."""
@@ -79,8 +79,13 @@ def plan_command(argv: list[str]) -> int:
     from oelm.runs.board import Board
 
     if asked.settings:
-        for entry in Board(study, asked.runs / study.name, only=asked.only).entries:
-            print("\n".join([entry.name, *_setting_lines(entry.run)]))
+        entries = Board(study, asked.runs / study.name, only=asked.only).entries
+        if asked.json:
+            runs = [{"run": entry.name, "settings": _settings_data(entry.run)} for entry in entries]
+            print(json.dumps({"study": study.name, "runs": runs}, indent=1))
+        else:
+            for entry in entries:
+                print("\n".join([entry.name, *_setting_lines(entry.run)]))
         return 0
 
     from oelm.runs.plan import calibrate, plan
@@ -108,17 +113,24 @@ def plan_data(plan: Plan, study: AnyStudy) -> dict[str, Any]:
     return plan.as_dict() | ({"sources": sources} if is_published else {})
 
 
+def _settings_data(run: RunSpec) -> list[dict[str, Any]]:
+    """Return every setting of a run; for a published one with the source of its value."""
+    from oelm.published.claims import published_settings, setting_values
+
+    sources = {setting.field: asdict(setting) for setting in published_settings(run)}
+    settings = [sources.get(field, {"field": field, "value": value}) for field, value in setting_values(run)]
+    return [{name: text for name, text in setting.items() if text is not None} for setting in settings]
+
+
 def _setting_lines(run: RunSpec) -> Iterator[str]:
     """Yield a line for every setting of a run."""
-    from oelm.published.claims import BASES, published_settings, setting_values
+    from oelm.published.claims import BASES
 
-    sources = {setting.field: setting for setting in published_settings(run)}
-    for field, value in setting_values(run):
-        source = sources.get(field)
-        said = "" if source is None else f"  {BASES[source.basis]}: {source.where}"
-        yield f"  {field:24} {value:24}{said}".rstrip()
-        if source is not None and source.differs:
-            yield f"  {'':24} {'':24}  but {source.differs}"
+    for setting in _settings_data(run):
+        said = f"  {BASES[setting['basis']]}: {setting['where']}" if "basis" in setting else ""
+        yield f"  {setting['field']:24} {setting['value']:24}{said}".rstrip()
+        if "differs" in setting:
+            yield f"  {'':24} {'':24}  but {setting['differs']}"
 
 
 def _print_plan(plan: Plan, console: Console) -> None:
