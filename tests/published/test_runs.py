@@ -72,7 +72,9 @@ def test_a_log_that_was_continued_counts_the_last_word_on_a_step(tmp_path: Path)
 def test_without_a_log_the_timing_tells_the_steps_and_a_diverged_run_keeps_its_nan(tmp_path: Path) -> None:
     bare = published(tmp_path / "bare")
     (bare / "training.log").unlink()
-    assert read_record(import_run(bare, SETTINGS, tmp_path / "runs").directory).step == 200000
+    done = import_run(bare, SETTINGS, tmp_path / "runs")
+    assert read_record(done.directory).step == 200000
+    assert done.assumed[-1] == "best step 200000, because no log has a finite validation loss"
     lost = published(tmp_path / "lost", {1000: "nan"}, best_val_loss=math.nan)
     record = read_record(import_run(lost, SETTINGS, tmp_path / "runs").directory)
     assert record.result is not None

@@ -314,6 +314,9 @@ def _build_record(run: RunSpec, timing: PublishedTiming, points: list[MetricReco
     best = min(finite, key=_badness, default=None)
     loss = best.loss if best and best.accuracy is not None else timing.best_loss
     loss = loss if loss is not None else (best.loss if best else None)
+    is_sure = not assumed
+    if loss is not None and best is None:
+        assumed.append(f"best step {run.train.steps}, because no log has a finite validation loss")
     notes = f"; assumed: {', '.join(assumed)}" if assumed else ""
     return RunRecord(
         fingerprint=fingerprint(run),
@@ -330,7 +333,7 @@ def _build_record(run: RunSpec, timing: PublishedTiming, points: list[MetricReco
             train=timing.pure_training_time or (timing.step_seconds or 0.0) * run.train.steps,
             validation=timing.total_validation_time, checkpoint=0.0,
         ),
-        result=None if loss is None else _build_result(run, timing, loss, best, is_sure=not assumed),
+        result=None if loss is None else _build_result(run, timing, loss, best, is_sure=is_sure),
         error=None if loss is not None else "its files have no validation loss",
         imported=True,
     )  # fmt: skip
