@@ -72,6 +72,19 @@ def test_bf16_attention_is_within_half_again_of_the_error_of_the_fused_kernel():
         assert error(mine, true) < 1.5 * error(other, true)
 
 
+@pytest.mark.parametrize("length", [LENGTH, half.KEPT_CONTEXT + 1])
+def test_autocast_does_not_round_the_logits_of_attention(length):
+    def under_autocast(*tensors):
+        with torch.autocast("cpu", BF16):
+            return attend(*tensors, is_causal=True)
+
+    tensors = heads(BF16, length=length, scale=8.0)
+    plain = gradients(lambda *x: attend(*x, is_causal=True), tensors)
+    assert all(torch.equal(*pair) for pair in zip(plain, gradients(under_autocast, tensors), strict=True))
+    with torch.autocast("cpu", BF16):  # also where a backward pass computes the weights again
+        assert all(torch.equal(*pair) for pair in zip(plain, gradients(under_autocast, tensors), strict=True))
+
+
 @pytest.mark.parametrize("trained", [0, 1, 2])
 def test_attention_gives_a_gradient_to_what_needs_one_and_multiplies_for_no_other(trained):
     tensors = heads(torch.float32)

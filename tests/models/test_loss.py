@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from oelm.models import loss as loss_module
+from oelm.models.gpt import GPT
 from oelm.models.loss import chunked_cross_entropy, embed_tied
+from oelm.spec.run import GPTSpec
 
 
 def inputs(dtype=torch.float64):
@@ -66,6 +70,107 @@ def test_a_frozen_embedding_shares_nothing():
     embedded, tied = embed_tied(torch.tensor([[1, 2]]), weight)
     assert tied is None
     assert not embedded.requires_grad
+
+
+# A whole GPT against the plain loss of its logits, in uncommon uses of autograd.
+
+IDS, TARGETS = torch.randint(0, 53, (2, 3, 20), generator=torch.Generator().manual_seed(0))
+
+
+def detached(model, loss_of):
+    model.blocks[0].register_forward_hook(lambda _module, _inputs, output: output.detach())
+    loss_of(model).backward()
+
+
+def checkpointed(model, loss_of, *, reentrant):
+    one = torch.ones((), requires_grad=True)
+    (0.5 * checkpoint(lambda factor: loss_of(model) * factor, one, use_reentrant=reentrant)).backward()
+
+
+def kept(model, loss_of):
+    loss = 0.5 * loss_of(model)
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def one_by_one(model, loss_of):
+    loss = 0.5 * loss_of(model)
+    for parameter in model.parameters():
+        (parameter.grad,) = torch.autograd.grad(loss, parameter, retain_graph=True)
+
+
+def of_another_part_first(model, loss_of):
+    embedded = []
+    model.blocks[0].register_forward_pre_hook(lambda _, inputs: embedded.append(inputs[0]))
+    torch.autograd.grad(loss_of(model), model.norm.weight, retain_graph=True)
+    embedded[0].square().sum().backward()
+
+
+def hooked(model, loss_of):
+    model.token_embedding.register_forward_hook(lambda _module, _inputs, output: 2 * output)
+    loss_of(model).backward()
+
+
+def replaced(model, loss_of):
+    forward = model.token_embedding.forward
+    model.token_embedding.forward = lambda ids: 2 * forward(ids)
+    loss_of(model).backward()
+
+
+def in_two_forward_passes(model, loss_of):
+    one, two = loss_of(model), loss_of(model)
+    with torch.no_grad():
+        loss_of(model)
+    (2 * two).backward()
+    one.backward()
+
+
+USES = {
+    "detached": detached,
+    "checkpointed": lambda *given: checkpointed(*given, reentrant=False),
+    "checkpointed, reentrant": lambda *given: checkpointed(*given, reentrant=True),
+    "kept": kept,
+    "one by one": one_by_one,
+    "of another part first": of_another_part_first,
+    "hooked": hooked,
+    "replaced": replaced,
+    "in two forward passes": in_two_forward_passes,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_the_gradients_of_a_gpt_are_those_of_the_plain_loss(use):
+    found = []
+    for loss_of in (
+        lambda model: model(IDS, TARGETS),
+        lambda model: F.cross_entropy(model(IDS).flatten(0, 1), TARGETS.flatten()),
+    ):
+        model = GPT(GPTSpec(context=32, model_dim=32, num_layers=2, num_heads=4, vocab_size=53)).double()
+        use(model, loss_of)
+        found.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
+    ours, plain = found
+    assert ours.keys() == plain.keys()
+    assert all(torch.allclose(ours[name], plain[name], rtol=1e-6, atol=1e-9) for name in plain)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_matrix_in_half_precision_shares_its_gradient_too(kind, plain_cross_entropy):
+    _, weight, targets = inputs(kind)
+    ids = targets.flip(0)
+    embedded, tied = embed_tied(ids, weight)
+    (ours,) = torch.autograd.grad(chunked_cross_entropy(embedded, weight, targets, tied), weight)
+    exact = weight.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad(plain_cross_entropy(F.embedding(ids, exact), exact, targets), exact)
+    assert ours.dtype == kind
+    assert torch.allclose(ours.double(), expected, rtol=0.02, atol=0.02 * expected.abs().max().item())
+
+
+def test_a_second_derivative_is_refused():
+    hidden, weight, targets = inputs()
+    loss = chunked_cross_entropy(hidden, weight, targets)
+    (grad,) = torch.autograd.grad(loss.square(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.square().sum().backward()
 
 
 def test_half_precision_autocast_stays_near_the_full_one():

@@ -69,6 +69,8 @@ def test_no_two_names_mean_the_same():
         ("oelm+mix=2", "takes no value"),
         ("oelm+gain", "needs a value"),
         ("oelm-core+core", "is there twice"),
+        ("baseline+features=0", "has no effect; leave it out"),
+        ("oelm+low-rank=0", "has no effect; leave it out"),
         ("oelm+low-rank=x", "valid integer"),
         ("oelm+shift=2", "less than or equal to 1"),
         ("oelm+qk-norm+temperature", "trained factor per head already"),

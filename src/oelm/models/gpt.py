@@ -300,7 +300,10 @@ class GPT(nn.Module):
         weight_VD = self.token_embedding.weight
         if targets_BT is None:
             return self.hidden(ids_BT) @ weight_VD.T
-        embedded_BTD, tied = embed_tied(ids_BT, weight_VD)
+        if _is_plain(self.token_embedding):
+            embedded_BTD, tied = embed_tied(ids_BT, weight_VD)
+        else:
+            embedded_BTD, tied = self.token_embedding(ids_BT), None
         return chunked_cross_entropy(self._refine(embedded_BTD), weight_VD, targets_BT, tied)
 
     def _classify(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
@@ -340,6 +343,13 @@ class GPT(nn.Module):
     def empty_cache(self) -> list[LayerCache]:
         """Return a cache without tokens."""
         return [{} for _ in self.blocks]
+
+
+def _is_plain(embedding: nn.Embedding) -> bool:
+    """Return whether calling a module is only a lookup: other code has not replaced it or added hooks."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    is_changed = "forward" in embedding.__dict__ or any(embedding.__dict__[each] for each in hooks)
+    return type(embedding) is nn.Embedding and not is_changed
 
 
 # Generation, token by token, with a key/value cache.

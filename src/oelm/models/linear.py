@@ -236,7 +236,9 @@ def _wide(x_BHTK: Tensor) -> Tensor:
 
 def _weights(queries: Tensor, keys: Tensor, first: int, last: int, scale: float) -> Tensor:
     """Return the attention weights of the queries from `first` to `last` over the keys up to `last`."""
-    logits = torch.bmm(_wide(queries[:, :, first:last]) * scale, _wide(keys[:, :, :last]).transpose(1, 2))
+    # Autocast would round the operands and the logits, and differently here than in a backward pass outside of it.
+    with torch.autocast(queries.device.type, enabled=False):
+        logits = torch.bmm(_wide(queries[:, :, first:last]) * scale, _wide(keys[:, :, :last]).transpose(1, 2))
     logits[:, :, first:].add_(logits.new_full((last - first, last - first), -math.inf).triu(1))
     return torch.softmax(logits, dim=-1).to(queries.dtype)
 

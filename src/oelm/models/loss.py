@@ -120,26 +120,36 @@ class TiedGradient:
     """
 
     def __init__(self) -> None:
-        self.from_loss_VD: Tensor | None = None
+        self.node: Any = None
+        """The embedding in the graph of autograd."""
+        self.left: list[Tensor] = []
+        """The gradient that the loss has left, if any."""
+
+    def has_reader(self) -> bool:
+        """Return whether the embedding is part of the running backward pass.
+
+        It is not if hidden states were detached, or if gradients of other tensors only are computed. Then nothing may
+        be left: it would be lost, or be added to a later pass.
+        """
+        return self.node is not None and torch._C._will_engine_execute_node(self.node)  # noqa: SLF001
 
 
 class _TiedEmbedding(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids_BT: Tensor, weight_VD: Tensor, tied: TiedGradient) -> Tensor:
+    def forward(ctx: Any, ids_BT: Tensor, weight_VD: Tensor, left: list[Tensor]) -> Tensor:
         ctx.save_for_backward(ids_BT)
-        ctx.tied, ctx.shape = tied, weight_VD.shape
+        ctx.left, ctx.shape = left, weight_VD.shape
         return F.embedding(ids_BT, weight_VD)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
-        (ids_BT,), grad_BTD, grad_VD = ctx.saved_tensors, grads[0], ctx.tied.from_loss_VD
-        ctx.tied.from_loss_VD = None
-        if grad_VD is None:  # the loss did not use it
-            grad_VD = grad_BTD.new_zeros(ctx.shape)
+        (ids_BT,), grad_BTD = ctx.saved_tensors, grads[0]
+        grad_VD = ctx.left.pop() if ctx.left else grad_BTD.new_zeros(ctx.shape)
         tokens_U, place_N = ids_BT.unique(return_inverse=True)
-        sums_UD = grad_BTD.new_zeros(len(tokens_U), grad_BTD.shape[-1])
-        sums_UD.index_add_(0, place_N.flatten(), grad_BTD.flatten(0, -2))
+        # In the type of the sum: the loss leaves float32 also for a matrix in half precision.
+        sums_UD = grad_VD.new_zeros(len(tokens_U), grad_BTD.shape[-1])
+        sums_UD.index_add_(0, place_N.flatten(), grad_BTD.flatten(0, -2).to(grad_VD.dtype))
         return None, grad_VD.index_add_(0, tokens_U, sums_UD), None
 
 
@@ -149,7 +159,9 @@ def embed_tied(ids_BT: Tensor, weight_VD: Tensor) -> tuple[Tensor, TiedGradient 
     if weight_VD.device.type != "cpu" or not weight_VD.requires_grad or torch.compiler.is_compiling():
         return F.embedding(ids_BT, weight_VD), None
     tied = TiedGradient()
-    return _TiedEmbedding.apply(ids_BT, weight_VD, tied), tied  # type: ignore[no-untyped-call]
+    embedded_BTD: Tensor = _TiedEmbedding.apply(ids_BT, weight_VD, tied.left)  # type: ignore[no-untyped-call]
+    tied.node = embedded_BTD.grad_fn
+    return embedded_BTD, tied
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -179,14 +191,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return total / rows
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        # In place: nothing else reads the saved tensors, and autograd refuses a second backward pass.
         factor = grads[0] / ctx.divisor_left
-        grad_hidden, grad_weight = ctx.saved_tensors
+        gradients = ctx.saved_tensors  # read once, as activation checkpointing requires
+        # With retain_graph another backward pass may follow. A compiler cannot look into this call.
+        if not torch.compiler.is_compiling() and torch._C._autograd._get_current_graph_task_keep_graph():  # noqa: SLF001
+            gradients = tuple(each if each is None else each.clone() for each in gradients)
+        # In place: without retain_graph nothing else reads the saved tensors.
         if factor.device.type != "cpu" or factor != 1:  # reading the number would make a GPU wait
-            grad_hidden, grad_weight = (each if each is None else each.mul_(factor) for each in ctx.saved_tensors)
-        if ctx.tied is not None:
-            ctx.tied.from_loss_VD, grad_weight = grad_weight, None
+            gradients = tuple(each if each is None else each.mul_(factor) for each in gradients)
+        grad_hidden, grad_weight = gradients
+        if ctx.tied is not None and grad_weight is not None and ctx.tied.has_reader():
+            ctx.tied.left[:] = [grad_weight]
+            grad_weight = None
         return grad_hidden, grad_weight, None, None
 
 

@@ -409,6 +409,8 @@ def add_parts(method: MethodSpec, *parts: str) -> MethodSpec:
             raise ValueError(f"{name!r} needs a value")
         # Validated, unlike model_copy, so that parts that contradict one another are refused.
         changed = type(whole).model_validate({**dict(whole), field: value or default})
+        if section == "repair" and getattr(changed, field) == type(whole).model_fields[field].default:
+            raise ValueError(f"{name!r} with the value {value} has no effect; leave it out")
         method = MethodSpec.model_validate({**dict(method), section: changed})
     return method
 
