@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
 from oelm.record.record import Record
+from oelm.spec import explain_validation
 
 ARCHIVE = "runs.tar.xz"
 INDEX = "index.json"
@@ -269,7 +270,7 @@ def _index(path: Path, tar: tarfile.TarFile) -> ArchiveIndex:
     try:
         index = ArchiveIndex.model_validate_json(_content(tar, first))
     except ValidationError as error:
-        raise BadRecord(f"{path}: {INDEX} is not a list of files: {error.errors()[0]['msg']}.") from error
+        raise BadRecord(f"{path}: {INDEX} is not a list of files: {explain_validation(error)}.") from error
     if index.format > FORMAT:
         raise BadRecord(f"{path} has format {index.format}; this program reads up to {FORMAT}. Update oelm.")
     names = [entry.name for entry in index.files]
