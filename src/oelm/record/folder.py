@@ -646,34 +646,14 @@ def read_attention(directory: Path, complaints: list[str] | None = None) -> list
     return RunFolder(directory).read_attention(complaints)
 
 
-def append_attention(directory: Path, record: AttentionRecord) -> None:
-    """Add a line to the attention statistics in a run's folder."""
-    RunFolder(directory).append_attention(record)
-
-
-def write_logit_variance(directory: Path, record: LogitVarianceRecord) -> None:
-    """Write the variances of the logits into a run's folder."""
-    RunFolder(directory).write_logit_variance(record)
-
-
 def read_logit_variance(directory: Path) -> LogitVarianceRecord | None:
     """Read the variances of the logits in a run's folder."""
     return RunFolder(directory).read_logit_variance()
 
 
-def write_test_losses(directory: Path, losses: TestLossesRecord) -> None:
-    """Write the losses by document or example into a run's folder."""
-    RunFolder(directory).write_test_losses(losses)
-
-
 def read_test_losses(directory: Path) -> TestLossesRecord | None:
     """Read the losses by document or example in a run's folder."""
     return RunFolder(directory).read_test_losses()
-
-
-def write_window_losses(directory: Path, losses: WindowLossesRecord) -> None:
-    """Write the losses by position into a run's folder."""
-    RunFolder(directory).write_window_losses(losses)
 
 
 def read_window_losses(directory: Path) -> WindowLossesRecord | None:
