@@ -497,7 +497,8 @@ class RunFolder:
         except FileNotFoundError:
             return NotesRecord()
         except (OSError, ValueError) as error:
-            raise BadRecord(f"{path} cannot be read as notes ({error}). Correct it, or remove it.") from error
+            reason = explain_validation(error)
+            raise BadRecord(f"{path} cannot be read as notes ({reason}). Correct it, or remove it.") from error
 
     def write_notes(self, notes: NotesRecord) -> None:
         """Write what a person says about the run."""
