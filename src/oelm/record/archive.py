@@ -96,7 +96,7 @@ def write_archive(files: Files, folder: Path, *, alone: bool = False) -> Archive
 
 def read_index(path: Path) -> ArchiveIndex:
     """Read the index of an archive, without unpacking the rest."""
-    with _reading(path) as tar:
+    with _open_archive(path) as tar:
         return _index(path, tar)
 
 
@@ -227,7 +227,7 @@ def _is_plain(part: str) -> bool:
 
 
 @contextmanager
-def _reading(path: Path, last: list[str] | None = None) -> Iterator[tarfile.TarFile]:
+def _open_archive(path: Path, last: list[str] | None = None) -> Iterator[tarfile.TarFile]:
     """Open an archive; errors name the file that was read last, if there is one in `last`."""
     try:
         packed = path.read_bytes()
@@ -295,7 +295,7 @@ def _own_files(path: Path) -> tuple[ArchiveIndex, dict[str, bytes]]:
     """Return the index, and the files that this archive stores itself."""
     found: dict[str, bytes] = {}
     last: list[str] = [INDEX]
-    with _reading(path, last) as tar:
+    with _open_archive(path, last) as tar:
         index = _index(path, tar)
         for entry in index.files:
             if entry.stored_in is None:
