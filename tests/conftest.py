@@ -18,12 +18,12 @@ import pytest
 from oelm.cores import wait_without_spinning
 from oelm.record.folder import (
     METRICS,
+    RunFolder,
     TokenLosses,
     WindowLossesRecord,
     run_directory,
     write_record,
     write_study,
-    write_window_losses,
 )
 from oelm.record.record import (
     DataRecord,
@@ -198,8 +198,7 @@ def write_study_runs(tmp_path: Path, make_record: MakeRecord) -> Callable[..., P
             (directory / METRICS).write_text("".join(point.model_dump_json() + "\n" for point in curve))
             if repeats is not None:
                 nats = repeats[run.arm] * 10
-                write_window_losses(
-                    directory,
+                RunFolder(directory).write_window_losses(
                     WindowLossesRecord(
                         split="test", starts=(0, 1), context=32, repeats=TokenLosses(nats=(0.0, nats), tokens=(0, 10)),
                         others=TokenLosses(nats=(9.0, 81.0 + nats), tokens=(3, 27)),

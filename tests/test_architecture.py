@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from oelm.cli import dispatch
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "oelm"
+MOST_MODULES = 60
 
 
 def test_the_map_in_the_readme_has_every_folder_of_the_package():
@@ -58,3 +61,21 @@ def test_no_public_name_is_defined_in_two_modules():
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_the_smallest_run_calls_functions_of_few_modules(tiny_data, tmp_path):
+    """A reader can follow one run from the command line to its record (decision 035)."""
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            called.add(frame.f_code.co_filename)
+
+    run = ["train", "--size", "nano", "--method", "oelm-freeze", "--data.directory", str(tiny_data), "--quiet"]
+    sys.setprofile(note)
+    try:
+        code = dispatch([*run, "--model.vocab-size", "300", "--train.steps", "2", "--out", str(tmp_path / "run")])
+    finally:
+        sys.setprofile(None)
+    assert code == 0
+    assert 20 < len(called) <= MOST_MODULES

@@ -58,7 +58,7 @@ def write_once(path: Path, content: str) -> bool:
             os.link(temporary, path)
         except FileExistsError:
             return False
-    _sync_folder(path.parent)
+    sync(path.parent)
     return True
 
 
@@ -81,7 +81,7 @@ def append_line(path: Path, line: str) -> None:
     """Append one line and wait until it is on the disk. Lines that other processes append stay whole as well."""
     with path.open("ab") as file:
         _write_to_disk(file, line.encode() + b"\n")
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _write_to_disk(file: BinaryIO, data: bytes) -> None:
@@ -90,9 +90,9 @@ def _write_to_disk(file: BinaryIO, data: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make sure that new names in a folder survive a crash of the machine."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make sure that a file, or the new names in a folder, survive a crash of the machine."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -8,7 +8,7 @@ import pytest
 from oelm.analysis.compare import compare_folder
 from oelm.analysis.power import evaluation_noise, noise_of
 from oelm.errors import UsageError
-from oelm.record.folder import TestLossesRecord, write_test_losses
+from oelm.record.folder import RunFolder, TestLossesRecord
 from oelm.report.tables import results
 from oelm.report.wording import wording
 from oelm.spec.study import Study
@@ -88,7 +88,7 @@ def test_a_comparison_has_the_noise_of_the_arms_that_left_their_losses(study: St
     rng = np.random.default_rng(4)
     for run in study.runs():
         directory = write_run(run)
-        write_test_losses(directory, documents(rng, 0.1 * (run.arm != "baseline")))
+        RunFolder(directory).write_test_losses(documents(rng, 0.1 * (run.arm != "baseline")))
     comparison = compare_folder(study, tmp_path / "runs")
     noise, complaints = noise_of(comparison)
     assert list(noise) == [("oelm-freeze", ())]
@@ -105,7 +105,7 @@ def test_a_comparison_draws_seeds_from_ten_on_and_the_table_says_which(
     study = study.model_copy(update={"seeds": tuple(range(seeds))})
     for run in study.runs():
         effect = (0.1 + rng.normal(0, 0.1)) * (run.arm != "baseline")
-        write_test_losses(write_run(run), documents(rng, effect))
+        RunFolder(write_run(run)).write_test_losses(documents(rng, effect))
     comparison = compare_folder(study, tmp_path / "runs")
     noise, _ = noise_of(comparison)
     found = noise["oelm-freeze", ()]

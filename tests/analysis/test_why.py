@@ -9,14 +9,7 @@ import pytest
 
 from oelm.analysis.compare import compare_folder
 from oelm.analysis.regime import explain_differences
-from oelm.record.folder import (
-    WINDOW_LOSSES,
-    LogitVarianceRecord,
-    TokenLosses,
-    WindowLossesRecord,
-    write_logit_variance,
-    write_window_losses,
-)
+from oelm.record.folder import WINDOW_LOSSES, LogitVarianceRecord, RunFolder, TokenLosses, WindowLossesRecord
 from oelm.spec.study import Study
 
 LOSSES = {"baseline": 2.0, "oelm-freeze": 2.1}
@@ -35,9 +28,9 @@ def record(split: str, nats: float) -> WindowLossesRecord:
 def test_losses_and_shares_are_means_over_the_seeds_of_an_arm(study: Study, write_study_runs: Any) -> None:
     root = write_study_runs(study, losses=LOSSES)
     for seed, directory in enumerate(sorted(root.glob("oelm-freeze-*"))):
-        write_window_losses(directory, record("test", 1.0 + seed))
+        RunFolder(directory).write_window_losses(record("test", 1.0 + seed))
         shares = LogitVarianceRecord(tokens=8, content=((1.0,),), position=((1.0 + 2 * seed,),))
-        write_logit_variance(directory, shares)
+        RunFolder(directory).write_logit_variance(shares)
     (found,) = explain_differences(compare_folder(study, root), [])
     assert (found.arm, found.split) == ("oelm-freeze", "test")
     assert found.repeats == pytest.approx((3 + 2.0) / 4)
@@ -52,9 +45,9 @@ def test_differences_are_paired_by_seed_and_by_position(study: Study, write_stud
     for seed in range(3):
         (own,) = root.glob(f"oelm-freeze-seed{seed}_*")
         (other,) = root.glob(f"baseline-seed{seed}_*")
-        write_window_losses(other, record("test", 10.0 * seed))  # seeds differ far more than arms
+        RunFolder(other).write_window_losses(record("test", 10.0 * seed))  # seeds differ far more than arms
         if seed < 2:  # a seed that one of them lacks must not move the difference
-            write_window_losses(own, record("test", 10.0 * seed + 0.4))
+            RunFolder(own).write_window_losses(record("test", 10.0 * seed + 0.4))
     reference, frozen = explain_differences(compare_folder(study, root), [])
     assert (reference.repeats_difference, reference.position_differences) == (None, ())
     assert frozen.repeats_difference == pytest.approx(0.1)
@@ -68,8 +61,8 @@ def test_runs_of_different_splits_are_not_averaged_and_a_damaged_file_is_reporte
 ) -> None:
     root = write_study_runs(study, losses=LOSSES)
     runs = sorted(root.glob("baseline-*"))
-    write_window_losses(runs[0], record("val", 99.0))
-    write_window_losses(runs[1], record("test", 1.0))
+    RunFolder(runs[0]).write_window_losses(record("val", 99.0))
+    RunFolder(runs[1]).write_window_losses(record("test", 1.0))
     (runs[2] / WINDOW_LOSSES).write_text("{")
     complaints: list[str] = []
     (found,) = explain_differences(compare_folder(study, root), complaints)

@@ -23,7 +23,6 @@ from oelm.record.folder import (
     AttentionRecord,
     NotesRecord,
     RunFolder,
-    append_attention,
     read_record,
     run_directory,
     write_record,
@@ -71,8 +70,8 @@ def runs(tmp_path: Path, study: Study, make_record: Any) -> Path:
         curve(directory, range(0, record.step + 1, 2))
         (directory / "training.log").write_text("".join(f"[Step {step}] loss\n" for step in range(400)))
         (directory / "samples.txt").write_text("Once upon [...] a time\n\nThere was [...] a fox\n")
-        append_attention(
-            directory, AttentionRecord(step=record.step, entropy=((1, 2), (3, 4)), distance=((5, 6), (7, 8)))
+        RunFolder(directory).append_attention(
+            AttentionRecord(step=record.step, entropy=((1, 2), (3, 4)), distance=((5, 6), (7, 8)))
         )
     (root / "torn").mkdir()
     (root / "torn" / RECORD).write_text("{")

@@ -434,7 +434,7 @@ def test_text_that_cannot_be_prepared_leaves_nothing_behind(text: bytes, message
 
 def test_two_processes_do_not_prepare_the_same_folder(tmp_path: Path) -> None:
     source = write_stories(tmp_path / "a.txt")
-    with Workspace(tmp_path / "out").locked(), pytest.raises(RunLocked, match="another process is preparing"):
+    with Workspace(tmp_path / "out").lock(), pytest.raises(RunLocked, match="another process is preparing"):
         prepare(spec_for(source), tmp_path / "out")
 
 

@@ -44,16 +44,16 @@ def converted(tmp_path, monkeypatch):
 
 
 def test_a_quantised_model_is_converted_once(converted):
-    assert packaged._converted(Path("model.gguf"), "0" * 64) == converted
+    assert packaged._find_converted(Path("model.gguf"), "0" * 64) == converted
 
 
 def test_a_converted_model_that_has_changed_is_refused(converted):
     (converted / packaged.WEIGHTS).write_bytes(b"other weights")
     with pytest.raises(BadData, match="Delete the folder to convert again"):
-        packaged._converted(Path("model.gguf"), "0" * 64)
+        packaged._find_converted(Path("model.gguf"), "0" * 64)
 
 
 def test_reading_a_quantised_model_without_its_reader_names_the_package(converted, monkeypatch):
     monkeypatch.setattr(packaged.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match="pip install gguf"):
-        packaged._converted(Path("another.gguf"), "0" * 64)
+        packaged._find_converted(Path("another.gguf"), "0" * 64)

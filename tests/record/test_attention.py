@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oelm.errors import BadRecord
-from oelm.record.folder import ATTENTION, AttentionRecord, RunFolder, append_attention, read_attention
+from oelm.record.folder import ATTENTION, AttentionRecord, RunFolder, read_attention
 
 
 def seen(step: int, value: float = 1.5) -> AttentionRecord:
@@ -15,8 +15,8 @@ def seen(step: int, value: float = 1.5) -> AttentionRecord:
 
 def test_lines_come_back_as_they_were_written_and_what_is_no_number_too(tmp_path: Path) -> None:
     assert read_attention(tmp_path) == []
-    append_attention(tmp_path, seen(10))
-    append_attention(tmp_path, seen(20, math.nan))
+    RunFolder(tmp_path).append_attention(seen(10))
+    RunFolder(tmp_path).append_attention(seen(20, math.nan))
     first, second = read_attention(tmp_path)
     assert first == seen(10)
     assert math.isnan(second.entropy[0][0])
@@ -26,18 +26,18 @@ def test_what_a_resumed_run_does_again_is_forgotten_and_a_line_cut_short_with_it
     RunFolder(tmp_path).drop_steps_after(0)
     assert not (tmp_path / ATTENTION).exists()
     for step in (10, 20, 30):
-        append_attention(tmp_path, seen(step))
+        RunFolder(tmp_path).append_attention(seen(step))
     with (tmp_path / ATTENTION).open("a") as file:
         file.write('{"step": 40, "entr')
     RunFolder(tmp_path).drop_steps_after(20)
     assert read_attention(tmp_path) == [seen(10), seen(20)]
-    append_attention(tmp_path, seen(30))
+    RunFolder(tmp_path).append_attention(seen(30))
     assert [record.step for record in read_attention(tmp_path)] == [10, 20, 30]
 
 
 @pytest.mark.parametrize("line", ["{", '{"step": 1, "entropy": 3, "distance": []}', "[]"])
 def test_a_line_that_is_none_is_told_with_its_number(line: str, tmp_path: Path) -> None:
-    append_attention(tmp_path, seen(10))
+    RunFolder(tmp_path).append_attention(seen(10))
     with (tmp_path / ATTENTION).open("a") as file:
         file.write(line + "\n")
     with pytest.raises(BadRecord, match="line 2, is damaged"):

@@ -6,12 +6,12 @@ import pytest
 from pydantic import ValidationError
 
 from oelm.errors import BadRecord
-from oelm.record.folder import TEST_LOSSES, TestLossesRecord, read_test_losses, write_test_losses
+from oelm.record.folder import TEST_LOSSES, RunFolder, TestLossesRecord, read_test_losses
 
 
 def test_losses_by_document_come_back_as_they_were_written(tmp_path: Path) -> None:
     losses = TestLossesRecord(kind="documents", nats=(12.34567, 3.0), tokens=(5, 2))
-    write_test_losses(tmp_path, losses)
+    RunFolder(tmp_path).write_test_losses(losses)
     found = read_test_losses(tmp_path)
     assert found is not None
     assert found.nats == (12.3457, 3.0)
@@ -19,14 +19,14 @@ def test_losses_by_document_come_back_as_they_were_written(tmp_path: Path) -> No
 
 
 def test_examples_are_right_or_wrong(tmp_path: Path) -> None:
-    write_test_losses(tmp_path, TestLossesRecord(kind="examples", correct=(1, 0, 1)))
+    RunFolder(tmp_path).write_test_losses(TestLossesRecord(kind="examples", correct=(1, 0, 1)))
     found = read_test_losses(tmp_path)
     assert found is not None
     assert (found.correct, found.size) == ((1, 0, 1), 3)
 
 
 def test_answers_are_counted_by_document(tmp_path: Path) -> None:
-    write_test_losses(tmp_path, TestLossesRecord(kind="answers", correct=(59, 1), tokens=(59, 41)))
+    RunFolder(tmp_path).write_test_losses(TestLossesRecord(kind="answers", correct=(59, 1), tokens=(59, 41)))
     found = read_test_losses(tmp_path)
     assert found is not None
     assert (found.size, found.share) == (2, 0.6)

@@ -10,12 +10,10 @@ from oelm.record.folder import (
     LOGIT_VARIANCE,
     WINDOW_LOSSES,
     LogitVarianceRecord,
+    RunFolder,
     TokenLosses,
     WindowLossesRecord,
-    read_logit_variance,
     read_window_losses,
-    write_logit_variance,
-    write_window_losses,
 )
 from oelm.record.keep import LIGHT
 
@@ -29,7 +27,7 @@ LOSSES = WindowLossesRecord(
 
 
 def test_losses_come_back_as_they_were_written_and_are_kept_with_a_study(tmp_path: Path) -> None:
-    write_window_losses(tmp_path, LOSSES)
+    RunFolder(tmp_path).write_window_losses(LOSSES)
     found = read_window_losses(tmp_path)
     assert found is not None
     assert found.repeats.nats == (0.0, 3.0)
@@ -42,13 +40,13 @@ def test_losses_come_back_as_they_were_written_and_are_kept_with_a_study(tmp_pat
 
 def test_a_run_without_them_has_none_and_a_damaged_file_is_reported(tmp_path: Path) -> None:
     assert read_window_losses(tmp_path) is None
-    assert read_logit_variance(tmp_path) is None
+    assert RunFolder(tmp_path).read_logit_variance() is None
     (tmp_path / WINDOW_LOSSES).write_text('{"split": "test"')
     (tmp_path / LOGIT_VARIANCE).write_text("[]")
     with pytest.raises(BadRecord, match="does not hold losses by position"):
         read_window_losses(tmp_path)
     with pytest.raises(BadRecord, match="does not hold variances"):
-        read_logit_variance(tmp_path)
+        RunFolder(tmp_path).read_logit_variance()
 
 
 def test_bins_without_a_value_each_are_refused() -> None:
@@ -58,8 +56,8 @@ def test_bins_without_a_value_each_are_refused() -> None:
 
 def test_the_median_share_of_content_is_over_heads_and_none_without_a_source_of_position(tmp_path: Path) -> None:
     record = LogitVarianceRecord(tokens=8, content=((1.0, 3.0), (0.0, 0.0)), position=((1.0, 1.0), (2.0, 0.0)))
-    write_logit_variance(tmp_path, record)
-    assert read_logit_variance(tmp_path) == record
+    RunFolder(tmp_path).write_logit_variance(record)
+    assert RunFolder(tmp_path).read_logit_variance() == record
     assert record.median_share == pytest.approx(0.5)  # of 0.5, 0.75 and 0; the last head has no logits at all
     plain = LogitVarianceRecord(tokens=8, content=((1.0, 3.0),), position=((0.0, 0.0),))
     assert plain.median_share is None

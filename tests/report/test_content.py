@@ -11,7 +11,7 @@ import pytest
 from oelm.analysis.content import RatioSet
 from oelm.cli.report import compare_command as compare_main
 from oelm.cli.report import report_command as report_main
-from oelm.record.folder import LogitVarianceRecord, write_logit_variance
+from oelm.record.folder import LogitVarianceRecord, RunFolder
 from oelm.report.sections import format_set
 from oelm.report.wording import wording
 from oelm.report.write import report_folder, write_report
@@ -122,9 +122,9 @@ def test_the_report_shows_content_kept_and_where_the_arms_differ(
     whole = with_arms(study, *ARMS)
     root = write_study_runs(whole, at_half=STEADY, repeats=REPEATS)
     for directory in root.glob("position-only-*"):
-        write_logit_variance(directory, LogitVarianceRecord(tokens=8, content=((0.0,),), position=((2.0,),)))
+        RunFolder(directory).write_logit_variance(LogitVarianceRecord(tokens=8, content=((0.0,),), position=((2.0,),)))
     for directory in root.glob("oelm-fast-*"):
-        write_logit_variance(directory, LogitVarianceRecord(tokens=8, content=((1.0,),), position=((3.0,),)))
+        RunFolder(directory).write_logit_variance(LogitVarianceRecord(tokens=8, content=((1.0,),), position=((3.0,),)))
     page, text = written(whole, root, lang)
     say = wording(lang)
     tables = {path.name: path.read_text() for path in report_folder(root, lang).glob("*.csv")}  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from oelm.errors import IncomparableRuns, UnknownName, UsageError
-from oelm.record.folder import ATTENTION, METRICS, RECORD, AttentionRecord, append_attention, find_records, write_study
+from oelm.record.folder import ATTENTION, METRICS, RECORD, AttentionRecord, RunFolder, find_records, write_study
 from oelm.record.record import commit_of
 from oelm.record.stages import index_by_declaration, stage_of
 from oelm.report.write import write_report
@@ -378,7 +378,7 @@ def test_what_heads_look_at_is_drawn_and_a_torn_file_is_told(study: Study, write
     for run in study.runs():
         directory = write_run(run)
         for step in (10, 20):
-            append_attention(directory, AttentionRecord(step=step, entropy=HEADS, distance=HEADS))
+            RunFolder(directory).append_attention(AttentionRecord(step=step, entropy=HEADS, distance=HEADS))
     report(study, tmp_path)
     assert (tmp_path / "out" / "report" / "heads.svg").exists()
     drawn = (tmp_path / "out" / "report" / "heads-training.svg").read_text()

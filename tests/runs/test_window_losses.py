@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oelm.record.folder import RunFolder, read_logit_variance, read_window_losses
+from oelm.record.folder import RunFolder, read_window_losses
 from oelm.runs.execute import execute
 from oelm.runs.resolve import resolve
 from oelm.tasks.language import LanguageTask, by_window, is_repeat
@@ -75,7 +75,7 @@ def test_a_run_leaves_them_for_test_and_they_add_up_to_its_figure(tiny_run, tmp_
     mean = sum(sum(each.nats) for each in both) / sum(sum(each.tokens) for each in both)
     assert mean == pytest.approx(record.result.test_loss, rel=1e-5)
     assert 0.05 < found.share_of_repeats < 0.95, "stories repeat themselves"
-    variances = read_logit_variance(tmp_path / "run")
+    variances = RunFolder(tmp_path / "run").read_logit_variance()
     assert variances is not None
     assert variances.tokens == 4 * 32
     assert variances.median_share is not None

@@ -17,7 +17,7 @@ from oelm.record.folder import (
     METRICS,
     RECORD,
     AttentionRecord,
-    append_attention,
+    RunFolder,
     read_record,
     run_directory,
     write_record,
@@ -107,7 +107,9 @@ def test_a_run_is_answered_with_all_that_is_known_of_it(client: TestClient, stud
     directory = write_run(study.runs()[1], 1.25, samples="Mia took the lamp.")
     write_run(study.runs()[0])
     for step, entropy in ((10, 3.0), (20, 2.0)):
-        append_attention(directory, AttentionRecord(step=step, entropy=((1.0, entropy),), distance=((5.0, 6.0),)))
+        RunFolder(directory).append_attention(
+            AttentionRecord(step=step, entropy=((1.0, entropy),), distance=((5.0, 6.0),))
+        )
     answer = ask(client, "/api/run", run=directory.name)
     assert answer["record"]["environment"]["command"] == "oelm run study.py"
     assert answer["spec"]["method.freeze.roles"] == '["q", "k"]'

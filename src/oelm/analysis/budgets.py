@@ -169,7 +169,6 @@ class Saving:
     """Share of the optimiser's bytes."""
     memory: float | None
     """Share of the measured memory peak, the mean over seeds whose two runs used one machine."""
-    memory_interval: Interval | None
     flops: float | None
     """Share of a training step's FLOPs."""
     time: float | None
@@ -233,7 +232,6 @@ def _saving(row: Row, reference: Row, known_flop_share: Callable[[RunSpec], floa
         qk=qk_trained(first, reference.evidence[0]),
         optimizer=1 - cost[0].optimizer_bytes / cost[1].optimizer_bytes if cost[0] and cost[1] else None,
         memory=statistics.fmean(peaks.values()) if peaks else None,
-        memory_interval=interval_of_mean(list(peaks.values()), CONFIDENCE),
         flops=known_flop_share(first.spec) if begun and flops is None else flops,
         time=statistics.fmean(times.values()) if times else None,
         time_interval=interval_of_mean(list(times.values()), CONFIDENCE),

@@ -38,10 +38,9 @@ from numpy.typing import NDArray
 from oelm.analysis.compare import Comparison, compare_folder
 from oelm.analysis.evidence import Row
 from oelm.analysis.statistics import CONFIDENCE, t_quantile
-from oelm.errors import BadRecord
-from oelm.files import add_checksum, parse_checked, write_once
+from oelm.files import add_checksum, write_once
 from oelm.record.folder import PREDICTION
-from oelm.record.record import Record, commit_of, source_tree
+from oelm.record.record import Record, commit_of, read_if_present, source_tree
 from oelm.spec.method import MethodSpec
 from oelm.spec.run import GPTSpec, RunSpec, block_parameters
 from oelm.spec.study import SIZE, Study, frozen_arms, position_scheme
@@ -342,13 +341,7 @@ def write_prediction(study: Study, root: Path) -> PredictionRecord:
 
 def read_prediction(root: Path) -> PredictionRecord | None:
     """Read the prediction in a study's folder; None if there is none."""
-    path = root / PREDICTION
-    if not path.exists():
-        return None
-    try:
-        return PredictionRecord.model_validate(parse_checked(path.read_bytes()))
-    except ValueError as error:
-        raise BadRecord(f"{path} is not a readable prediction: {error}. Restore the file from a copy.") from error
+    return read_if_present(root / PREDICTION, PredictionRecord, "a prediction", "Restore the file from a copy.")
 
 
 def find_outcome(found: Sequence[Series], predicted: PredictedRecord) -> tuple[float, int] | None:

@@ -95,7 +95,7 @@ def _time_bare(text: Path, _out: Path) -> float:
     blocks = TextFiles([text], "stories").blocks(Position(), MAX_PIECE)
     documents = (document.decode() for block in blocks for document in block.texts)
     seconds = 0.0
-    for batch in _batched(documents, _BATCH):
+    for batch in _cut_batches(documents, _BATCH):
         start = time.perf_counter()
         encoding.encode_batch(batch, num_threads=cores, allowed_special={END_OF_TEXT})
         seconds += time.perf_counter() - start
@@ -109,7 +109,7 @@ def _time_chunks(text: Path, _out: Path) -> float:
     joined = (b"".join(block.texts).decode() for block in blocks)
     seconds = 0.0
     with ThreadPoolExecutor(cores) as pool:
-        for texts in _batched(joined, 16 * cores):
+        for texts in _cut_batches(joined, 16 * cores):
             start = time.perf_counter()
             for _ in pool.map(lambda one: encoding.encode_to_numpy(one, allowed_special={END_OF_TEXT}), texts):
                 pass
@@ -117,7 +117,7 @@ def _time_chunks(text: Path, _out: Path) -> float:
     return seconds
 
 
-def _batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
+def _cut_batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch

@@ -93,7 +93,7 @@ def _show(checks: list[Check], console: Console) -> None:
     print_table(console, headings, rows, words=headings, title="this machine")
     fixes = [check for check in checks if check.fix]
     for check in fixes:
-        console.print(f"{check.check}: {check.fix}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{check.check}: {check.fix}", soft_wrap=True)
     if not fixes:
         console.print("Nothing is slow or missing.")
 

@@ -92,7 +92,7 @@ def prepare_command(argv: list[str]) -> int:
     if not asked.json and asked.out is None:
         fields = {"corpus": spec.corpus, **spec.model_dump(exclude_defaults=True, exclude={"source"})}
         words = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-        Console(soft_wrap=True).print(f"In a study: data=oelm.DataSpec({words})", highlight=False, markup=False)
+        Console(soft_wrap=True).print(f"In a study: data=oelm.DataSpec({words})")
     return 0
 
 

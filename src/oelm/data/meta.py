@@ -12,7 +12,7 @@ from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 from oelm.data.documents import DocumentRule, no_access
 from oelm.errors import BadData, UsageError
 from oelm.files import add_checksum, digest, parse_checked, sha256_of, write_atomically
-from oelm.spec import Spec
+from oelm.spec import Spec, explain_validation
 from oelm.spec.run import Split, SplitFile
 
 META = "meta.json"
@@ -140,11 +140,9 @@ def read_meta(directory: Path) -> TokenMeta | None:
     try:
         meta = TokenMeta.model_validate(plain)
     except ValidationError as error:
-        first = error.errors()[0]
         raise BadData(
-            f"{path} does not describe tokens prepared by oelm: {'.'.join(map(str, first['loc']))}: "
-            f"{first['msg']} ({error.error_count()} problems). Delete it to use train.bin and val.bin with the "
-            "vocabulary of GPT-2, or prepare the corpus again."
+            f"{path} does not describe tokens prepared by oelm: {explain_validation(error)}. Delete it to use "
+            "train.bin and val.bin with the vocabulary of GPT-2, or prepare the corpus again."
         ) from error
     files = {split: its.sha256 for split, its in meta.splits.items()}
     if meta.checksum != checksum_of(meta.tokenizer.sha256, meta.tokenizer.vocab_size, files):

@@ -135,7 +135,7 @@ def prepare(
     workspace = Workspace(directory)
     if not workspace.path.exists():
         _refuse_unknown_files(directory)
-    with workspace.locked(wait):
+    with workspace.lock(wait):
         if _is_prepared(request, directory, progress):
             return directory
         try:
@@ -508,7 +508,7 @@ class Workspace:
         self._hashes = {split: hashlib.sha256() for split in SPLIT_FILES}
 
     @contextmanager
-    def locked(self, wait: bool = False) -> Iterator[None]:
+    def lock(self, wait: bool = False) -> Iterator[None]:
         """Lock the folder, and explain errors in writing to it."""
         with _explain_write_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)

@@ -104,7 +104,7 @@ class StoryWorld:
         holder = self.holders[thing]
         return self.resting[thing] if holder is None else self.whereabouts[holder]
 
-    def lying(self, place: str) -> list[int]:
+    def list_loose(self, place: str) -> list[int]:
         """Return the things that can be picked up at a place."""
         return [i for i, holder in enumerate(self.holders) if holder is None and self.resting[i] == place]
 
@@ -250,7 +250,7 @@ class _Writer:
         possible: dict[str, Callable[[int], None]] = {}
         if load is None:
             possible[" went to the "] = self._go
-            if world.lying(here):
+            if world.list_loose(here):
                 possible[" picked up "] = self._take
         else:
             treasure = world.things[load]
@@ -270,12 +270,12 @@ class _Writer:
         name = world.people[person]
         for other in world.company(person):
             self.say(f" {name} met {world.people[other]}. {world.person_has(other)}")
-        if things := world.lying(place):
+        if things := world.list_loose(place):
             self.say(f" {name} saw {' and '.join(world.things[thing] for thing in things)}.")
 
     def _take(self, person: int) -> None:
         world = self.world
-        thing = self._one_of(world.lying(world.whereabouts[person]), world.things)
+        thing = self._one_of(world.list_loose(world.whereabouts[person]), world.things)
         world.holders[thing] = person
         self.say(f". Now {world.person_has(person)}")
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from oelm.data.documents import SPLITS
@@ -20,7 +19,7 @@ from oelm.data.meta import META, WORKSPACE, SplitMeta, TokenMeta, checksum_of, f
 from oelm.data.tokenizer import GPT2_SHA256
 from oelm.errors import BadData, Sealed
 from oelm.files import sha256_of, write_once
-from oelm.spec import Spec
+from oelm.spec import Spec, explain_validation
 from oelm.spec.run import GPT2_VOCAB_SIZE, Split, derived_seed
 
 Tokens = npt.NDArray[np.uint16]
@@ -380,8 +379,9 @@ def read_opening(directory: Path) -> Opening | None:
         return Opening.model_validate(read_checked(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, ValidationError) as error:
-        raise Sealed(f"{path} exists, so the split was opened, but it is damaged ({error}). Restore it.") from error
+    except (OSError, ValueError) as error:
+        reason = explain_validation(error)
+        raise Sealed(f"{path} exists, so the split was opened, but it is damaged ({reason}). Restore it.") from error
 
 
 def refuse_opened(directory: Path, wanted: Opening) -> Opening | None:

@@ -129,7 +129,7 @@ def _as_starcoder2(model: GPT) -> PreTrainedModel:
         residual_dropout=dropout, embedding_dropout=dropout,
     )  # fmt: skip
     names = {"ffn.up": "mlp.c_fc", "ffn.down": "mlp.c_proj"}
-    return _filled(Starcoder2ForCausalLM(config), _llama_tensors(model, names))  # type: ignore[no-untyped-call]
+    return _fill(Starcoder2ForCausalLM(config), _llama_tensors(model, names))  # type: ignore[no-untyped-call]
 
 
 def _as_arcee(model: GPT) -> PreTrainedModel:
@@ -143,7 +143,7 @@ def _as_arcee(model: GPT) -> PreTrainedModel:
     }
     config = ArceeConfig(**_llama_fields(model), **fields)
     names = {"ffn.up": "mlp.up_proj", "ffn.down": "mlp.down_proj"}
-    return _filled(ArceeForCausalLM(config), _llama_tensors(model, names))  # type: ignore[no-untyped-call]
+    return _fill(ArceeForCausalLM(config), _llama_tensors(model, names))  # type: ignore[no-untyped-call]
 
 
 def _llama_fields(model: GPT) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _llama_tensors(model: GPT, feed_forward: dict[str, str]) -> dict[str, torch.
     return tensors
 
 
-def _filled(theirs: Any, tensors: dict[str, torch.Tensor]) -> PreTrainedModel:
+def _fill(theirs: Any, tensors: dict[str, torch.Tensor]) -> PreTrainedModel:
     theirs.load_state_dict(tensors)  # strict: every tensor is there, and no other
     theirs.tie_weights()
     return theirs.eval()  # type: ignore[no-any-return]

@@ -73,7 +73,7 @@ class OelmCallback(TrainerCallback, ExportableState):
         optimizer = surgery.torch_optimizer(given["optimizer"])
         _refuse_missing(model, optimizer)
         self._schedule = surgery.FreezeSchedule(model, state.max_steps)
-        saved = _kept(state)
+        saved = _saved_hashes(state)
         if state.global_step and saved:
             self._schedule.restore(state.global_step - 1, saved)
         else:
@@ -118,7 +118,7 @@ class OelmCallback(TrainerCallback, ExportableState):
         model, best = _model(given), state.best_model_checkpoint
         if args.load_best_model_at_end and best and self._schedule is not None:
             saved = TrainerState.load_from_json(str(Path(best) / TRAINER_STATE_NAME))
-            self._schedule.restore(saved.global_step - 1, _kept(saved))
+            self._schedule.restore(saved.global_step - 1, _saved_hashes(saved))
         surgery.verify_frozen(model)
 
     def state(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _model(given: dict[str, Any]) -> nn.Module:
     return model
 
 
-def _kept(state: TrainerState) -> dict[str, Any] | None:
+def _saved_hashes(state: TrainerState) -> dict[str, Any] | None:
     """Return the saved state of the callback from a Trainer's state, or None."""
     callbacks: Any = state.stateful_callbacks  # a list in a new state, a dict of states once a Trainer has used it
     hashes = callbacks.get(OelmCallback.__name__, {}).get("attributes", {}).get("hashes")

@@ -309,7 +309,7 @@ def _by_layer(rates: RatesSpec, depth: int) -> dict[int, float]:
 # Checks, before anything is changed.
 
 
-def wrapped_by(model: nn.Module) -> nn.Module | None:
+def find_wrapped(model: nn.Module) -> nn.Module | None:
     """Return the model inside a wrapper (DDP, torch.compile, PEFT, an exported GPT), or None if it is not wrapped."""
     children = model._modules
     if (name := getattr(type(model), "_oelm_wraps", None)) is not None:
@@ -325,7 +325,7 @@ def refuse_wrapped(model: nn.Module) -> None:
     """Raise for a model that another tool has wrapped: a wrapper must see which weights train."""
     name = type(model).__name__
     is_peft = type(model).__module__.startswith("peft.")
-    if wrapped_by(model) is not None and not is_peft:
+    if find_wrapped(model) is not None and not is_peft:
         raise MethodError(
             f"The model is wrapped in a {name}. Apply the method to the model inside before wrapping it, "
             "so that the wrapper sees which weights train."

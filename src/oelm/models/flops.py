@@ -60,7 +60,7 @@ def _trace_step(model: nn.Module, inputs: dict[str, Tensor]) -> Trace:
     parts = _Parts(model, tensors)
     trace = Trace()
     kept = _Kept(tensors, always_fused=next(model.parameters()).is_cuda)
-    with parts.followed(model), _Count(parts, trace.forward), kept, kept.hooks():
+    with parts.follow(model), _Count(parts, trace.forward), kept, kept.hooks():
         output = torch.func.functional_call(model, tensors, kwargs=inputs)
     logits = next(iter(output.values())) if isinstance(output, dict) else output
     with _Count(parts, trace.backward):
@@ -96,7 +96,7 @@ class _Parts:
         self._by_node: dict[int, str] = {}
 
     @contextmanager
-    def followed(self, model: nn.Module) -> Iterator[None]:
+    def follow(self, model: nn.Module) -> Iterator[None]:
         """Follow which layer or projection runs while the model does."""
         hooks = []
         for name, part in self._modules.items():
@@ -253,7 +253,7 @@ def training_cost(model: nn.Module, batch_size: int, length: int, written: int |
 
     """
     inputs = _inputs(model, batch_size, length, written or length)
-    now, whole = (_traced(each, inputs) for each in (model, _as_built(model)))
+    now, whole = (_trace(each, inputs) for each in (model, _as_built(model)))
     before, after = (sum(each.forward.values()) + sum(each.backward.values()) for each in (whole, now))
     sizes = [
         (parameter.numel() * parameter.element_size(), parameter.requires_grad) for parameter in model.parameters()
@@ -276,7 +276,7 @@ def _as_built(model: nn.Module) -> nn.Module:
         return type(model)(plain_config(copy.deepcopy(cast("Any", model).config)))
 
 
-def _traced(model: nn.Module, inputs: dict[str, Tensor]) -> Trace:
+def _trace(model: nn.Module, inputs: dict[str, Tensor]) -> Trace:
     try:
         with _some_padding(model):
             return _trace_step(model, inputs)

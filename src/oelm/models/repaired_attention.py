@@ -250,7 +250,7 @@ def register_attention(implementation: str | None = None) -> str:
     for each in {*_MASKED, implementation}:
         name = f"{_PREFIX}{each}"
         if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
-            AttentionInterface.register(name, _repaired(each))
+            AttentionInterface.register(name, _make_attention(each))
             AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[each])
     return f"{_PREFIX}{implementation}"
 
@@ -297,7 +297,7 @@ def _turns_back(module: nn.Module) -> bool:
     return any(part.afterwards for inner in splits for part in inner.parts().values())
 
 
-def _repaired(implementation: str) -> Callable[..., Any]:
+def _make_attention(implementation: str) -> Callable[..., Any]:
     def attend(module: nn.Module, queries: Tensor, keys: Tensor, values: Tensor, *rest: Any, **options: Any) -> Any:
         if not module.__dict__.get(_IS_REPAIRED):
             raise CheckpointError(

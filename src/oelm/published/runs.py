@@ -139,10 +139,7 @@ def read_timing(path: Path) -> PublishedTiming:
     except OSError as error:
         raise BadRecord(f"{path} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        raise BadRecord(
-            f"{path} is not what the published program writes: {'.'.join(map(str, first['loc']))}: {first['msg']}."
-        ) from error
+        raise BadRecord(f"{path} is not what the published program writes: {explain_validation(error)}.") from error
     except ValueError as error:
         raise BadRecord(f"{path} is not valid JSON ({error}). Copy it again from its original place.") from error
     if found.model_type is None and found.mode is None:

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from oelm.errors import BadRecord, UsageError
 from oelm.files import write_atomically
 from oelm.record.record import Record
+from oelm.spec import explain_validation
 
 ARCHIVE = "runs.tar.xz"
 INDEX = "index.json"
@@ -95,7 +96,7 @@ def write_archive(files: Files, folder: Path, *, alone: bool = False) -> Archive
 
 def read_index(path: Path) -> ArchiveIndex:
     """Read the index of an archive, without unpacking the rest."""
-    with _reading(path) as tar:
+    with _open_archive(path) as tar:
         return _index(path, tar)
 
 
@@ -226,7 +227,7 @@ def _is_plain(part: str) -> bool:
 
 
 @contextmanager
-def _reading(path: Path, last: list[str] | None = None) -> Iterator[tarfile.TarFile]:
+def _open_archive(path: Path, last: list[str] | None = None) -> Iterator[tarfile.TarFile]:
     """Open an archive; errors name the file that was read last, if there is one in `last`."""
     try:
         packed = path.read_bytes()
@@ -269,7 +270,7 @@ def _index(path: Path, tar: tarfile.TarFile) -> ArchiveIndex:
     try:
         index = ArchiveIndex.model_validate_json(_content(tar, first))
     except ValidationError as error:
-        raise BadRecord(f"{path}: {INDEX} is not a list of files: {error.errors()[0]['msg']}.") from error
+        raise BadRecord(f"{path}: {INDEX} is not a list of files: {explain_validation(error)}.") from error
     if index.format > FORMAT:
         raise BadRecord(f"{path} has format {index.format}; this program reads up to {FORMAT}. Update oelm.")
     names = [entry.name for entry in index.files]
@@ -294,7 +295,7 @@ def _own_files(path: Path) -> tuple[ArchiveIndex, dict[str, bytes]]:
     """Return the index, and the files that this archive stores itself."""
     found: dict[str, bytes] = {}
     last: list[str] = [INDEX]
-    with _reading(path, last) as tar:
+    with _open_archive(path, last) as tar:
         index = _index(path, tar)
         for entry in index.files:
             if entry.stored_in is None:

@@ -37,10 +37,10 @@ from oelm.record.record import (
     Record,
     RunRecord,
     TimingRecord,
-    explain_error,
     read_if_present,
     refuse_link,
 )
+from oelm.spec import explain_validation
 from oelm.spec.run import NUMERICS, RunSpec, Split, fingerprint
 from oelm.spec.study import AnyStudy, Listing, Study
 
@@ -307,11 +307,7 @@ class RunFolder:
         try:
             record = RunRecord.model_validate(plain)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise BadRecord(
-                f"{path} is not a run's record: {'.'.join(map(str, first['loc']))}: {first['msg']} "
-                f"({error.error_count()} problems in all)."
-            ) from error
+            raise BadRecord(f"{path} is not a run's record: {explain_validation(error)}.") from error
         if record.numerics == NUMERICS and record.fingerprint != fingerprint(record.spec):
             raise BadRecord(
                 f"{path} says it is run {record.fingerprint}, but its spec is that of {fingerprint(record.spec)}: "
@@ -333,7 +329,9 @@ class RunFolder:
         try:
             return RunSpec.model_validate(parse_checked(self.spec.read_bytes()))
         except ValueError as error:
-            raise BadRecord(f"{self.spec} is not the spec of a run: {explain_error(error)}. Run it again.") from error
+            raise BadRecord(
+                f"{self.spec} is not the spec of a run: {explain_validation(error)}. Run it again."
+            ) from error
 
     def write_spec(self, run: RunSpec) -> None:
         """Write the spec for the run's process."""
@@ -477,7 +475,7 @@ class RunFolder:
         try:
             return [parse_line(line, LookRecord) for line in self._read_text(LOOKS, "strict").splitlines()]
         except ValueError as error:
-            reason = explain_error(error)
+            reason = explain_validation(error)
             raise BadRecord(f"{self.path / LOOKS} is not a list of looks at a test split: {reason}.") from error
 
     def read_job(self) -> JobRecord | None:
@@ -499,7 +497,8 @@ class RunFolder:
         except FileNotFoundError:
             return NotesRecord()
         except (OSError, ValueError) as error:
-            raise BadRecord(f"{path} cannot be read as notes ({error}). Correct it, or remove it.") from error
+            reason = explain_validation(error)
+            raise BadRecord(f"{path} cannot be read as notes ({reason}). Correct it, or remove it.") from error
 
     def write_notes(self, notes: NotesRecord) -> None:
         """Write what a person says about the run."""
@@ -606,7 +605,7 @@ def parse_lines(text: str, kind: type[_LineType], source: str) -> tuple[list[_Li
             found.append(parse_line(line, kind))
         except ValueError as error:
             problems.append(
-                f"{source}, line {number}, is damaged and left out ({explain_error(error)}): {line[:80]!r}."
+                f"{source}, line {number}, is damaged and left out ({explain_validation(error)}): {line[:80]!r}."
             )
     return found, problems
 
@@ -648,34 +647,14 @@ def read_attention(directory: Path, complaints: list[str] | None = None) -> list
     return RunFolder(directory).read_attention(complaints)
 
 
-def append_attention(directory: Path, record: AttentionRecord) -> None:
-    """Add a line to the attention statistics in a run's folder."""
-    RunFolder(directory).append_attention(record)
-
-
-def write_logit_variance(directory: Path, record: LogitVarianceRecord) -> None:
-    """Write the variances of the logits into a run's folder."""
-    RunFolder(directory).write_logit_variance(record)
-
-
 def read_logit_variance(directory: Path) -> LogitVarianceRecord | None:
     """Read the variances of the logits in a run's folder."""
     return RunFolder(directory).read_logit_variance()
 
 
-def write_test_losses(directory: Path, losses: TestLossesRecord) -> None:
-    """Write the losses by document or example into a run's folder."""
-    RunFolder(directory).write_test_losses(losses)
-
-
 def read_test_losses(directory: Path) -> TestLossesRecord | None:
     """Read the losses by document or example in a run's folder."""
     return RunFolder(directory).read_test_losses()
-
-
-def write_window_losses(directory: Path, losses: WindowLossesRecord) -> None:
-    """Write the losses by position into a run's folder."""
-    RunFolder(directory).write_window_losses(losses)
 
 
 def read_window_losses(directory: Path) -> WindowLossesRecord | None:
@@ -747,7 +726,7 @@ def read_study(root: Path) -> AnyStudy:
     except OSError as error:
         raise _unreadable(path, error) from error
     except (ValueError, TypeError) as error:
-        reason = explain_error(error) if isinstance(error, ValueError) else str(error)
+        reason = explain_validation(error)
         raise BadRecord(
             f"{path} does not hold a study: {reason}. `oelm run` or `oelm report` with the study's file writes it "
             "again."

@@ -21,12 +21,13 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 import oelm
 from oelm.cores import available_cores
 from oelm.errors import BadRecord
 from oelm.files import strip_checksum
+from oelm.spec import explain_validation
 from oelm.spec.run import NUMERICS, RunSpec
 
 SCHEMA = 1
@@ -66,12 +67,7 @@ def read_if_present(path: Path, kind: type[RecordType], content: str, advice: st
     except OSError as error:
         raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
     except ValueError as error:
-        raise BadRecord(f"{path} does not hold {content}: {explain_error(error)}. {advice}") from error
-
-
-def explain_error(error: ValueError) -> str:
-    """Say in a few words why a file does not hold what it should."""
-    return str(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else str(error)
+        raise BadRecord(f"{path} does not hold {content}: {explain_validation(error)}. {advice}") from error
 
 
 def perplexity(loss: float) -> float:

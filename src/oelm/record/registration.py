@@ -20,9 +20,9 @@ import oelm
 from oelm.errors import BadRecord, StudyChanged
 from oelm.files import add_checksum, digest, parse_checked, write_once
 from oelm.record.folder import REGISTERED, study_without_paths, write_study
-from oelm.record.record import Record, RunRecord, explain_error, has_source_changes, source_commit, utc_now
+from oelm.record.record import Record, RunRecord, has_source_changes, source_commit, utc_now
 from oelm.record.stages import ChoiceRecord
-from oelm.spec import NoEffect, Spec
+from oelm.spec import NoEffect, Spec, explain_validation
 from oelm.spec.study import AnyStudy, Listing, Study
 
 REGISTRATION_SCHEMA = 1
@@ -89,7 +89,7 @@ def read_registration(root: Path) -> RegistrationRecord | None:
         raise BadRecord(f"{path} cannot be read: {error.strerror}. Check who owns it.") from error
     except ValueError as error:
         raise BadRecord(
-            f"{path} is not a registration: {explain_error(error)}. It is never rewritten: restore it."
+            f"{path} is not a registration: {explain_validation(error)}. It is never rewritten: restore it."
         ) from error
     if record.digest != digest(record.study):
         raise BadRecord(

@@ -91,7 +91,7 @@ def gather_curve(arm: str, place: int, runs: Sequence[Sequence[MetricRecord]]) -
 
 def as_svg(painter: Painter, language: Language) -> str:
     """Return a figure as an SVG element. Text stays text; identifiers are unique on the page."""
-    with _drawing(language, always=True) as say:
+    with _prepare_drawing(language, always=True) as say:
         figure = painter(say)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None}, transparent=True)
@@ -105,7 +105,7 @@ def as_svg(painter: Painter, language: Language) -> str:
 
 def as_png(painter: Painter, language: Language) -> bytes:
     """Return a figure as PNG on white. Without a Chinese font on the machine the labels are English."""
-    with _drawing(language, always=False) as say:
+    with _prepare_drawing(language, always=False) as say:
         file = io.BytesIO()
         painter(say).savefig(file, format="png", dpi=160, facecolor="white", metadata={"Software": None})
     return file.getvalue()
@@ -128,7 +128,7 @@ def chinese_fonts() -> list[str]:
 
 
 @contextmanager
-def _drawing(language: Language, *, always: bool) -> Iterator[Say]:
+def _prepare_drawing(language: Language, *, always: bool) -> Iterator[Say]:
     """Configure matplotlib for one figure, and yield the texts for its labels."""
     import matplotlib as mpl
 

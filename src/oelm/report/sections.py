@@ -49,7 +49,7 @@ from oelm.report.figures import (
     style_of,
 )
 from oelm.report.render import Column, Figure, Line, Section, Table
-from oelm.report.tables import name_arm
+from oelm.report.tables import axis_columns, name_arm
 from oelm.report.wording import (
     ONE_SEED,
     Language,
@@ -168,7 +168,7 @@ def content_section(comparison: Comparison, regimes: Regimes, say: Say) -> Itera
 def content_table(comparison: Comparison, regimes: Sequence[Regime], say: Say) -> Table:
     """Format C, and for every frozen arm d and the content kept."""
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axis_names),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         Column("words", say("content_role")),
         Column("difference", say("content_cost")),
@@ -258,7 +258,7 @@ def why_section(comparison: Comparison, found: Sequence[Why], lang: Language) ->
 def _why_table(comparison: Comparison, found: Sequence[Why], say: Say) -> Table:
     reference = comparison.study.reference
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axis_names),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         Column("repeats", say("why_repeats")),
         Column("others", say("why_others")),
@@ -310,7 +310,7 @@ def price_of_all(comparisons: Sequence[Comparison], say: Say) -> Iterator[Sectio
 
 def _price_table(comparison: Comparison, found: Sequence[Cheapest], say: Say) -> Table:
     lines = tuple(Line((*_values(item.cell), *_price_fields(comparison, item, say))) for item in found)
-    return Table("price", (*_axes(comparison), *_price_columns(say)), lines)
+    return Table("price", (*axis_columns(comparison), *_price_columns(say)), lines)
 
 
 def _price_columns(say: Say) -> tuple[Column, ...]:
@@ -336,7 +336,7 @@ def _price_fields(comparison: Comparison, item: Cheapest, say: Say) -> tuple[str
 
 def _repair_table(comparison: Comparison, pairs: Sequence[SameRepair], say: Say) -> Table:
     columns = (
-        *_axes(comparison),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         Column("words", say("same_repair_control")),
         Column("difference", say("same_repair_repair", reference=comparison.study.reference)),
@@ -355,10 +355,6 @@ def _repair_table(comparison: Comparison, pairs: Sequence[SameRepair], say: Say)
         for item in pairs
     )  # fmt: skip
     return Table("same-repair", columns, lines)
-
-
-def _axes(comparison: Comparison) -> tuple[Column, ...]:
-    return tuple(Column("axis", axis) for axis in comparison.study.axis_names)
 
 
 def _values(cell: Cell) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ from oelm.report.sections import (
 )
 from oelm.report.tables import (
     ablation_table,
+    axis_columns,
     convergence_table,
     cost_table,
     evidence_section,
@@ -468,7 +469,7 @@ def _table(comparison: Comparison, scores: Mapping[str, SealedScore], say: Say) 
     reference = comparison.study.reference
     test, sealed = say("sealed_test"), say("sealed_sealed")
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axis_names),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         Column("test", test),
         Column("sealed", sealed),

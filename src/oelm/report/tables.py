@@ -51,6 +51,11 @@ def name_arm(arm: str, cell: Cell) -> str:
     return ", ".join(filter(None, [arm, format_place(cell)]))
 
 
+def axis_columns(comparison: Comparison) -> tuple[Column, ...]:
+    """Return the first columns of a table: the axes of the study."""
+    return tuple(Column("axis", axis) for axis in comparison.study.axis_names)
+
+
 def link_record(directory: Path, out: Path) -> str:
     """Return the link from the report to the record of a run."""
     return quote(Path(os.path.relpath(directory / RECORD, out)).as_posix())
@@ -153,7 +158,7 @@ def results(comparison: Comparison, say: Say, noise: Noise | None = None) -> Tab
     study, measure = comparison.study, comparison.measure
     margin = format_margin(comparison.margin, measure, say)
     columns = [
-        *(Column("axis", axis) for axis in study.axis_names),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         *(Column("tuned", field) for field in study.tuned),
         Column("seeds", say("seeds")),
@@ -224,7 +229,7 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
     """Format the basis of the verdicts: corrected p-values, degrees of freedom, the plain interval, missing seeds."""
     skewed = any(row.difference and is_marked(row.difference.skewness) for row in comparison.rows)
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axis_names),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         Column("pairs", say("pairs")),
         Column("none", say("p_none")),
@@ -265,7 +270,7 @@ def statistics_table(comparison: Comparison, say: Say) -> Table:
 def ablation_table(comparison: Comparison, found: Sequence[Ablation], say: Say) -> Table:
     """Format the steps of the ablation, each with its interval."""
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axis_names),
+        *axis_columns(comparison),
         Column("name", say("step")),
         Column("words", say("step_from")),
         Column("words", say("step_to")),
@@ -296,7 +301,7 @@ def _step(comparison: Comparison, item: Ablation, step: AblationStep, say: Say) 
 def convergence_table(comparison: Comparison, found: Sequence[Convergence], say: Say) -> Table:
     """Format how fast the arms learn."""
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axis_names),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         Column("area", say("area")),
         Column("interval", say("area_interval")),
@@ -329,7 +334,7 @@ def tuning_table(comparison: Comparison, found: Sequence[Sensitivity], out: Path
     values = list(dict.fromkeys(point.value for item in found for point in item.points))
     values = sorted(values) if all(isinstance(value, int | float) for value in values) else values
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axis_names),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         *(Column("score", format_setting(value)) for value in values),
         Column("chosen", say("chosen")),
@@ -373,7 +378,7 @@ def cost_table(comparison: Comparison, found: Sequence[Saving], say: Say) -> Tab
     """Format the costs of the arms and the savings that are possible."""
     by_place = {(item.arm, item.cell): item for item in found}
     columns = (
-        *(Column("axis", axis) for axis in comparison.study.axis_names),
+        *axis_columns(comparison),
         Column("arm", say("arm")),
         Column("trained", say("trained")),
         Column("frozen", say("frozen")),

@@ -230,7 +230,7 @@ class BoardEntry:
     directory: Path | None
     """None: the run has not started, and its folder is unknown until the run is resolved with its data."""
     record: RunRecord | None = None
-    claim: Lock | None = None
+    lock: Lock | None = None
     job: Job | None = None
     """Its Slurm job, if it was given to Slurm."""
     trouble: str | None = None
@@ -256,7 +256,7 @@ class BoardEntry:
             return "failed"
         if self.record and is_settled(self.record) and not self.owes_test:
             return "complete" if self.record.status == "complete" else "diverged"
-        if self.claim:
+        if self.lock:
             return "running"
         if self.job and self.job.is_live:
             return "queued"
@@ -460,17 +460,17 @@ def _look_up(run: RunSpec, directory: Path, slurm: SlurmQueue) -> BoardEntry:
         refuse_link(directory)
     except BadRecord as error:
         return BoardEntry(run, directory, trouble=str(error))
-    claim = read_holder(directory)  # before the record: a run that ends in between has then written its last one
+    lock = read_holder(directory)  # before the record: a run that ends in between has then written its last one
     job = slurm.of(directory)
     if not RunFolder(directory).has_record():
-        return BoardEntry(run, directory, claim=claim, job=job)
+        return BoardEntry(run, directory, lock=lock, job=job)
     try:
         record = read_record(directory)
-        if record.status == "running" and claim is None:
+        if record.status == "running" and lock is None:
             record = note_killed(directory, record)
-        return BoardEntry(run, directory, record, claim, job)
+        return BoardEntry(run, directory, record, lock, job)
     except BadRecord as error:
-        return BoardEntry(run, directory, claim=claim, job=job, trouble=str(error))
+        return BoardEntry(run, directory, lock=lock, job=job, trouble=str(error))
 
 
 def note_killed(directory: Path, record: RunRecord) -> RunRecord:
@@ -524,7 +524,7 @@ def cancel(board: Board) -> list[str]:
     if left and board.root.is_dir():  # without the folder nothing can be running in it
         write_cancelled(board.root, read_cancelled(board.root) | {declared_fingerprint(run) for run in left})
     entries = [entry for entry in board.entries if entry.state in ("running", "queued")]
-    answers = [_terminate(entry, entry.claim) for entry in entries if entry.claim and not _runs_in_slurm(entry)]
+    answers = [_terminate(entry, entry.lock) for entry in entries if entry.lock and not _runs_in_slurm(entry)]
     jobs = [(entry, entry.job) for entry in entries if entry.job and entry.job.is_live]
     for entry, _ in jobs:  # before Slurm is asked, for runners that watch and for a job that is just starting
         folder = RunFolder(run_directory_of(entry))

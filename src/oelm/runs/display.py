@@ -63,8 +63,8 @@ def describe_entry(entry: BoardEntry) -> dict[str, Any]:
         # For a complete run the record's figure, which covers the whole run and is the one that reports compare.
         "tokens_per_second": result.tokens_per_second if result else metric.tokens_per_second if metric else None,
         "seconds_left": left,
-        "device": entry.claim.device if entry.claim else None,
-        "host": entry.claim.host if entry.claim else None,
+        "device": entry.lock.device if entry.lock else None,
+        "host": entry.lock.host if entry.lock else None,
         "job": entry.job.id if entry.job else None,
         "job_state": str(entry.job) if entry.job else None,
         "directory": str(entry.directory) if entry.directory else None,
@@ -140,7 +140,7 @@ def render_board(entries: Sequence[BoardEntry], *, every: bool = False) -> RunTa
 
 def _cells(entry: BoardEntry) -> tuple[Text, ...]:
     now = describe_entry(entry)
-    where = f"{now['device']} on {now['host']}" if entry.claim and not entry.claim.is_here else now["device"] or ""
+    where = f"{now['device']} on {now['host']}" if entry.lock and not entry.lock.is_here else now["device"] or ""
     if entry.state == "queued":
         where = str(now["job_state"])
     done = now["step"] == now["steps"]

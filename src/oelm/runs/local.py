@@ -233,7 +233,7 @@ class LocalRunner:
         self._working: list[Slot] = []
         self._tries: dict[Path, int] = {}
         self._looked = self._asked = LONG_AGO
-        self._claims: list[Lock] = []
+        self._locks: list[Lock] = []
         self._cancelled: list[RunSpec] = []
         self._waiting_for = ""
         self._cores = available_cores()
@@ -315,7 +315,7 @@ class LocalRunner:
             return None
         mine = [slot.entry.run.train for slot in self._working]
         ours = {slot.directory for slot in self._working}
-        others = [claim.threads for claim in self._claims if claim.path.parent not in ours]
+        others = [lock.threads for lock in self._locks if lock.path.parent not in ours]
         busy = sum(train.threads * train.processes for train in mine) + sum(others)
         wanted = run.train.threads * run.train.processes
         return () if self.slots or not busy or busy + wanted <= self._cores else None
@@ -325,7 +325,7 @@ class LocalRunner:
             return None
         if self._gpus is None:
             self._gpus = self._make_gpus()
-        taken = (uuid for claim in self._claims for uuid in claim.device.split(","))  # of a run that is just starting
+        taken = (uuid for lock in self._locks for uuid in lock.device.split(","))  # of a run that is just starting
         ours = {uuid for slot in self._working for uuid in slot.gpus} | set(taken)
         visible = self._gpus.visible()
         if count > len(visible):
@@ -378,7 +378,7 @@ class LocalRunner:
         if time.monotonic() - self._looked < ELSEWHERE_SECONDS:
             return
         self._looked = time.monotonic()
-        self._claims = find_locks_here(self.board.root.parent)
+        self._locks = find_locks_here(self.board.root.parent)
         self._cancelled = cancelled_runs(self.board)
         for entry in list(self.board.entries):
             if entry.state not in ("complete", "diverged") and not entry.trouble:

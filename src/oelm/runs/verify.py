@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from oelm.data.meta import META, read_meta
 from oelm.data.tokenizer import TOKENIZER, load_tokenizer
 from oelm.errors import CheckpointError, OelmError, UsageError
@@ -57,6 +55,7 @@ from oelm.record.folder import (
 from oelm.record.record import MetricRecord, Record
 from oelm.record.registration import read_registration
 from oelm.record.stages import CHOICE
+from oelm.spec import explain_validation
 
 State = Literal["intact", "unprotected", "damaged", "missing"]
 Repair = Literal["use-previous", "drop-lines", "write-again", "from-registration", "leave-out", "accept"]
@@ -141,9 +140,7 @@ def _check_document(path: Path, read: Callable[[], object] = lambda: None) -> Fi
 
 
 def _explain(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return str(error.errors()[0]["msg"])
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return (error.strerror if isinstance(error, OSError) else None) or explain_validation(error)
 
 
 def _check_declaration(folder: Path, name: str) -> Finding:

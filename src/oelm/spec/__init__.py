@@ -163,8 +163,11 @@ _BRANCH = re.compile(r"(constrained-)?(int|float|str|bool)|[\w-]+\[.*\]")
 """What pydantic appends to the name of a field with several types: `int`, `literal['epoch']`."""
 
 
+_MOST_FIELDS = 5
+
+
 def explain_validation(error: Exception) -> str:
-    """Name each wrong field once and say what is wrong with it. Other errors keep their own text.
+    """Name each wrong field once, the first few of many, and say what is wrong. Other errors keep their own text.
 
     The text of pydantic is for programmers: it names classes and kinds of errors, with a link for each.
     """
@@ -174,7 +177,9 @@ def explain_validation(error: Exception) -> str:
     for each in error.errors(include_url=False):
         field = ".".join(name for name in map(str, each["loc"]) if not _BRANCH.fullmatch(name))
         wrong.setdefault(field, []).append(each)
-    return "; ".join(f"{field}: {_explain(them)}" if field else _explain(them) for field, them in wrong.items())
+    found = [f"{field}: {_explain(them)}" if field else _explain(them) for field, them in wrong.items()]
+    more = [f"and {len(found) - _MOST_FIELDS} more"] if len(found) > _MOST_FIELDS else []
+    return "; ".join([*found[:_MOST_FIELDS], *more])
 
 
 def _explain(wrong: list[ErrorDetails]) -> str:
@@ -182,5 +187,5 @@ def _explain(wrong: list[ErrorDetails]) -> str:
     first, *others = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in wrong)
     should = ", or ".join((first, *(other.removeprefix("Input ") for other in others)))
     kind, found = wrong[0]["type"], wrong[0]["input"]
-    is_complete = kind in ("value_error", "missing") or not isinstance(found, str | int | float | None)
-    return should if is_complete else f"{should}, found {found!r}"
+    is_complete = kind in ("value_error", "missing", "json_invalid") or not isinstance(found, str | int | float | None)
+    return should if is_complete else f"{should}, found {found!r:.80}"

@@ -26,7 +26,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from oelm.errors import CheckpointError, Damaged
-from oelm.files import add_checksum, has_checksum, sha256_of, strip_checksum, write_atomically
+from oelm.files import add_checksum, has_checksum, sha256_of, strip_checksum, sync, write_atomically
 
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
@@ -65,7 +65,7 @@ class Checkpoints:
         fresh = self._write_aside("latest", model, training, state)
         self.check()
         self._put(fresh, self.directory / "latest", self.directory / "previous")
-        _sync(self.directory)
+        sync(self.directory)
 
     def save_best(self, model: nn.Module, state: Mapping[str, Any]) -> None:
         """Save the best weights so far by validation accuracy, or by loss for tasks without accuracy."""
@@ -155,7 +155,7 @@ class Checkpoints:
             own = {"fingerprint": self.fingerprint, "spec": self.spec, "lines": self.count_lines(), "sha256": hashes}
             write_atomically(aside / STATE, add_checksum(json.dumps({**state, **own}, indent=1)))
             for file in (MODEL, TRAINING):
-                _sync(aside / file)
+                sync(aside / file)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
@@ -275,11 +275,3 @@ def load_into(model: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
     for name, target in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
         if name in tensors:
             target.copy_(tensors[name])
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -365,7 +365,7 @@ class Training:
         spec, progress = self.spec, self.progress
         log_every = max(1, min(100, spec.steps // 100))
         self.model.train()
-        wrapped = self._wrapped()
+        wrapped = self._wrap()
         hooks = self._hook_gradients()
         try:
             if progress.owes_validation:
@@ -374,9 +374,9 @@ class Training:
                 changed = self.freezing.advance(progress.step)
                 if changed:
                     self.optimizer.follow_freezing()
-                    wrapped = self._wrapped()
+                    wrapped = self._wrap()
                 # What is frozen has changed for this step already, so this step has to be done.
-                loss = self._timed_step(wrapped, may_break=not changed)
+                loss = self._time_step(wrapped, may_break=not changed)
                 self._refuse_divergence(loss)
                 if progress.step % log_every == 0 or progress.step == spec.steps:
                     self._log()
@@ -445,7 +445,7 @@ class Training:
         self.optimizer.follow_freezing()
         self.optimizer.load_state(tensors, checkpoint.state["scaler"])
 
-    def _wrapped(self) -> nn.Module:
+    def _wrap(self) -> nn.Module:
         wrapped = self.world.wrap(self.task.module(self.model))
         return torch.compile(wrapped) if self.spec.compiled else wrapped  # type: ignore[return-value]
 
@@ -453,7 +453,7 @@ class Training:
         """Let a signal end a block at once. Of several processes none can leave alone: the others would wait for it."""
         return self.stop.breaks() if allowed and self.world.size == 1 else nullcontext()
 
-    def _timed_step(self, wrapped: nn.Module, *, may_break: bool) -> float:
+    def _time_step(self, wrapped: nn.Module, *, may_break: bool) -> float:
         self._synchronise()
         began, worked = time.perf_counter(), time.process_time()
         with self.breaks(allowed=may_break):
