@@ -102,6 +102,7 @@ short = Study(
         "sizes": SIZES,
         "held_back": ("96",),
         "tuned_at": ("32", "48"),
+        "seeds": (0, 1, 2, 3),
         "size_seeds": {"48": 3, "64": 2, "96": 1},
     }
 )
