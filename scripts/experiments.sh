@@ -41,7 +41,7 @@ if [[ " $* " == *" decoder.py"* ]]; then # a pretrained decoder reads its own vo
 fi
 mkdir -p runs
 for archive in docs/results/*/runs.tar.xz docs/unfinished/*/runs.tar.xz; do
-  oelm unpack "$archive"
+  if [ -e "$archive" ]; then oelm unpack "$archive"; fi
 done
 for each in "$@"; do
   file=${each%%:*} scale=${each#"${each%%:*}"}
