@@ -39,6 +39,26 @@ def test_one_step_equals_torchs_adamw():
         assert torch.allclose(left, right, atol=1e-6)
 
 
+@pytest.mark.parametrize("limit", [0.0, 0.1, 0.999999, 1.0, 1.0000005, 1.000001, 2.0, 100.0, float("nan")])
+def test_gradients_are_clipped_to_the_bits_of_torch_and_left_alone_within_the_limit(limit):
+    """The limit is in norms of the gradient; 0 means that there is none."""
+    mine, theirs = two_layers(), two_layers()
+    for model in (mine, theirs):
+        model(torch.ones(2, 3)).square().mean().backward()
+    norm = nn.utils.get_total_norm([p.grad for p in theirs.parameters()]).item()
+    if limit != limit:  # noqa: PLR0124  (a gradient that is not finite)
+        mine[0].weight.grad[0, 0] = theirs[0].weight.grad[0, 0] = limit
+        limit = 1.0
+    optimizer = make(mine, grad_clip=limit * norm)
+    nn.utils.clip_grad_norm_(theirs.parameters(), limit * norm or float("inf"))
+    versions = [p.grad._version for p in mine.parameters()]
+    optimizer._clip()
+    for left, right in zip(mine.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(left.grad.nan_to_num(7.0), right.grad.nan_to_num(7.0))
+    if limit in (0.0, 2.0, 100.0):
+        assert versions == [p.grad._version for p in mine.parameters()]
+
+
 def test_freezing_drops_moments_and_unfreezing_starts_with_new_ones():
     model = two_layers()
     optimizer = make(model)
