@@ -6,6 +6,7 @@
     oelm run studies/content.py --scale imdb        the same on film reviews
     oelm run studies/content.py --scale stories     the same on the embedded stories, which have to be read by content
     oelm run studies/content.py --scale larger      2 core-hours: width 128, 2048 entries, context 256, 6.1M tokens
+    oelm run studies/content.py --scale rates       half an hour: are the rates that `larger` inherits good ones?
     oelm run studies/content.py                     the same question at the published size, on GPUs
 
 Position features give every arm the same trained function of distance, so the arms differ in content only:
@@ -80,12 +81,24 @@ study = Study(
     seeds=(0, 1, 2),
     family=FROZEN,
 )
+larger = regime("content-larger", SMALL, SPEECHES, SMALL_TRAIN, sizes=SIZES, tuned_at=("small",), transfer=-0.5)
+rates = Study(
+    name="content-rates",
+    question="Are the learning rates that the larger size takes over from the small one near its own best ones?",
+    base=larger.base,
+    arms=("baseline", "baseline+features", "oelm-fast"),
+    sizes={"larger": SIZES["larger"]},
+    tuned={"train.learning_rate": (5.2e-3, 1.04e-2)},  # what `larger` has inherited
+    tuning_seeds=(100,),
+    seeds=(),
+)
 scales = {
     "speeches": regime("content-speeches", SMALL, SPEECHES, SMALL_TRAIN),
     "imdb": regime("content-imdb", SMALL, DataSpec(corpus="imdb", vocab_size=512, tokens=3_000_000), SMALL_TRAIN),
     "stories": regime(
         "content-stories", SMALL, DataSpec(corpus="stories", vocab_size=512, tokens=3_000_000), SMALL_TRAIN
     ),
-    "larger": regime("content-larger", SMALL, SPEECHES, SMALL_TRAIN, sizes=SIZES, tuned_at=("small",), transfer=-0.5),
+    "larger": larger,
+    "rates": rates,
     "medium-512": study,
 }
