@@ -400,7 +400,7 @@ def render_markdown_document(document: Document) -> str:
 def _section(section: Section) -> Iterator[str]:
     if section.paragraphs:
         yield "\n\n".join(map(escape, section.paragraphs))
-    if any(answer.figure for answer in section.answers):
+    if any(answer.figure or answer.footnotes for answer in section.answers):
         for answer in section.answers:
             yield from _long_answer(answer)
     elif section.answers:

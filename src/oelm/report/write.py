@@ -187,16 +187,14 @@ def _link_studies(document: Document, links: Mapping[str, str]) -> Document:
 
 
 def _write_shared(document: Document, address: Address, folder: Path, lang: Language) -> Path:
-    """Write the Markdown, the first figure of a section, and the small figures of single answers."""
+    """Write the Markdown and its first figure. The others are drawn on demand."""
     say, shown = wording(lang), False
     sections = []
     for original in document.sections:
         section = _change_links(original, address, say)
-        answers = tuple(
-            replace(answer, figure=_write_figure(answer.figure, folder, lang)) if answer.figure else answer
-            for answer in section.answers
-        )
-        section = replace(section, answers=answers)
+        if any(answer.figure for answer in section.answers):
+            answers = tuple(replace(answer, figure=None) for answer in section.answers)
+            section = replace(section, answers=answers, paragraphs=(*section.paragraphs, say("figures_on_demand")))
         if section.figure and not shown:
             shown = True
             section = replace(section, figure=_write_figure(section.figure, folder, lang))
