@@ -6,7 +6,7 @@
     oelm run studies/content.py --scale imdb        the same on film reviews
     oelm run studies/content.py --scale stories     the same on the embedded stories, which have to be read by content
     oelm run studies/content.py --scale larger      2 core-hours: width 128, 2048 entries, context 256, 6.1M tokens
-    oelm run studies/content.py --scale rates       half an hour: are the rates that `larger` inherits good ones?
+    oelm run studies/content.py --scale rates       2 core-hours: the same, each arm tuned at that size
     oelm run studies/content.py                     the same question at the published size, on GPUs
 
 Position features give every arm the same trained function of distance, so the arms differ in content only:
@@ -23,10 +23,11 @@ on real text.
 The plain baseline, without features, is the reference of every verdict. Each arm is tuned on the same grid of learning
 rates (validation split, its own seed) and confirmed with three new seeds on test.
 
-`larger` contains the runs of `speeches` as its small size and takes its learning rates over from them, each arm its own
-best one, by the rule of studies/scaling.py (they fall with the inverse square root of the width). Tuning the larger
-size itself would double its cost. It is trained in bf16, all arms alike, which halves the time on a CPU with native
-bf16; on others it is slow, so run it there with `--base.train.precision fp32` in a study of its own.
+`larger` contains the runs of `speeches` as its small size and takes its learning rates over from them, each arm its
+own best one, by the rule of studies/scaling.py (they fall with the inverse square root of the width). That rate was too
+high for T (LOG.md, 2026-11-19), so `rates` tunes the larger size itself; it shares the runs at equal rates. Both are
+trained in bf16, all arms alike, which halves the time on a CPU with native bf16; on others it is slow, so run them
+there with `--base.train.precision fp32` in a study of its own.
 """
 
 from typing import Any
@@ -83,14 +84,15 @@ study = Study(
 )
 larger = regime("content-larger", SMALL, SPEECHES, SMALL_TRAIN, sizes=SIZES, tuned_at=("small",), transfer=-0.5)
 rates = Study(
-    name="content-rates",
-    question="Are the learning rates that the larger size takes over from the small one near its own best ones?",
-    base=larger.base,
-    arms=("baseline", "baseline+features", "oelm-fast"),
-    sizes={"larger": SIZES["larger"]},
-    tuned={"train.learning_rate": (5.2e-3, 1.04e-2)},  # what `larger` has inherited
-    tuning_seeds=(100,),
-    seeds=(),
+    **dict(larger)
+    | {
+        "name": "content-rates",
+        "question": "Does the answer of the larger size hold if each arm is tuned at that size?",
+        "sizes": {"larger": SIZES["larger"]},
+        "tuned": {"train.learning_rate": (2.6e-3, 5.2e-3, 1.04e-2)},
+        "tuned_at": (),
+        "transfer": "nearest",
+    }
 )
 scales = {
     "speeches": regime("content-speeches", SMALL, SPEECHES, SMALL_TRAIN),

@@ -20,7 +20,10 @@ from oelm.analysis.scaling import (
     write_prediction,
 )
 from oelm.errors import BadRecord
+from oelm.record.folder import find_records
+from oelm.record.stages import index_by_declaration, stage_of
 from oelm.report.sections import scaling_sections
+from oelm.report.study import verdict_section
 from oelm.report.wording import wording
 from oelm.runs.board import Board
 from oelm.spec.run import DataSpec, GPTSpec, RunSpec, TrainSpec, steps_for
@@ -292,3 +295,25 @@ def test_the_report_of_a_study_over_draws_says_what_comes_from_the_draw(study, w
     section = next(iter(scaling_sections(compare_folder(study, root), root, "en")))
     assert section.anchor == "draws"
     assert {line.cells[0]: line.cells[1] for line in section.table.lines}["baseline"] == "0.0 %"
+
+
+@pytest.mark.parametrize(("checked", "expected"), [((), True), (("16",), False)])
+def test_a_report_names_the_sizes_whose_tuned_values_were_only_taken_over(tmp_path, write_run, checked, expected):
+    plain, root = small_ladder(), tmp_path / "runs"
+    study = small_ladder(
+        base=plain.base.model_copy(update={"data": DataSpec(corpus="stories")}),
+        arms=("baseline", "oelm-fast"),
+        sizes={name: plain.sizes[name] for name in ("8", "16")},
+        size_seeds={},
+        held_back=(),
+        tuned={"train.learning_rate": (1e-3, 2e-3, 4e-3)},
+        tuning_seeds=(100,),
+        tuned_at=("8",),
+        checked_at=checked,
+    )
+    for _ in range(2):  # first the runs that tune, then those that confirm
+        records = index_by_declaration(record for _, record in find_records(root)[0])
+        for run in stage_of(study, records).runs:
+            write_run(run, 1.5 + 100 * abs(run.train.learning_rate - 2e-3))
+    paragraphs = verdict_section(compare_folder(study, root), wording("en")).paragraphs
+    assert any("not tuned, nor checked: 16" in words for words in paragraphs) == expected

@@ -594,6 +594,9 @@ def _lead(comparison: Comparison, say: Say) -> Iterator[str]:
         return
     if study.is_tuned:
         yield say("stage_confirm", fields=", ".join(study.tuned))
+        known = {*study.tuned_at, *study.checked_at}
+        if study.tuned_at and (others := [size for size in study.sizes if size not in known]):
+            yield say("stage_transferred", sizes=", ".join(others), tuned=", ".join(study.tuned_at))
     else:
         yield say("stage_untuned")
     complete = sum(len(row.evidence) for row in comparison.rows)
