@@ -41,7 +41,15 @@ if [[ " $* " == *" decoder.py"* ]]; then # a pretrained decoder reads its own vo
 fi
 mkdir -p runs
 for archive in docs/results/*/runs.tar.xz docs/unfinished/*/runs.tar.xz; do
-  if [ -e "$archive" ]; then oelm unpack "$archive"; fi
+  [ -e "$archive" ] || continue
+  oelm unpack "$archive"
+  # What an unfinished study has fixed before its runs began: its registration, choice of rates and prediction.
+  folder_of=$(dirname "$archive")
+  for fixed in registered choice prediction; do
+    if [[ $folder_of == docs/unfinished/* && -e $folder_of/$fixed.json ]]; then
+      cp -n "$folder_of/$fixed.json" "runs/$(basename "$folder_of")/"
+    fi
+  done
 done
 for each in "$@"; do
   file=${each%%:*} scale=${each#"${each%%:*}"}
