@@ -195,11 +195,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         factor = grads[0] / ctx.divisor_left
         gradients = ctx.saved_tensors  # read once, as activation checkpointing requires
-        # With retain_graph another backward pass may follow. A compiler cannot look into this call.
-        if not torch.compiler.is_compiling() and torch._C._autograd._get_current_graph_task_keep_graph():  # noqa: SLF001
+        # With retain_graph another backward pass may follow. A compiler cannot look into this call, nor at the factor.
+        is_compiling = torch.compiler.is_compiling()
+        if not is_compiling and torch._C._autograd._get_current_graph_task_keep_graph():  # noqa: SLF001
             gradients = tuple(each if each is None else each.clone() for each in gradients)
         # In place: without retain_graph nothing else reads the saved tensors.
-        if factor.device.type != "cpu" or factor != 1:  # reading the number would make a GPU wait
+        if is_compiling or factor.device.type != "cpu" or factor != 1:  # reading the number would make a GPU wait
             gradients = tuple(each if each is None else each.mul_(factor) for each in gradients)
         grad_hidden, grad_weight = gradients
         if ctx.tied is not None and grad_weight is not None and ctx.tied.has_reader():
