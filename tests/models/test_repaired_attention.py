@@ -660,6 +660,23 @@ def test_oelm_fast_decodes_with_a_cache_and_comes_back_from_a_checkpoint(row, tm
         assert torch.equal(row.logits(copy.deepcopy(model)), whole)
 
 
+def test_oelm_fast_attends_in_the_memory_layout_that_the_output_projection_reads_without_a_copy(monkeypatch):
+    attend, seen = F.scaled_dot_product_attention, []
+
+    def look(queries, keys, *rest, **options):
+        mixed = attend(queries, keys, *rest, **options)
+        seen.extend((queries, keys, mixed))
+        return mixed
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", look)
+    row = next(row for row in rows.ROWS if row.name == "bert")
+    model = row.build().eval()
+    oelm.apply(model, "oelm-fast")
+    row.logits(model)
+    assert seen
+    assert all(each.transpose(1, 2).is_contiguous() for each in seen)
+
+
 def test_an_adapter_on_heads_that_must_not_be_turned_is_refused():
     peft = pytest.importorskip("peft")
     row = next(row for row in rows.ROWS if row.name == "llama")

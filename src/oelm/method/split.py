@@ -110,10 +110,11 @@ class ComputedCoordinates:
         The free coordinates are zero, unless an adapter on top of the projection writes to them. Its values are
         dropped, as they are when the adapter is merged into the narrower weight.
         """
-        runs = torch.unflatten(features_HTF, -1, (self.runs, -1))
-        placed_HTK = F.pad(runs, (self.kept, self.free - runs.shape[-1])).flatten(-2)
+        runs = torch.unflatten(features_HTF.to(x_BHTK.dtype), -1, (self.runs, -1))
+        # In the memory layout (B, T, H, K), which attention gives its output too: the output projection reads it as is.
+        placed_THK = F.pad(runs, (self.kept, self.free - runs.shape[-1])).flatten(-2).transpose(0, 1).contiguous()
         is_content_K = self.spread(x_BHTK.new_ones(self.size), 0, 1)
-        return torch.addcmul(placed_HTK.to(x_BHTK.dtype), x_BHTK, is_content_K)
+        return torch.addcmul(placed_THK, x_BHTK.transpose(1, 2), is_content_K).transpose(1, 2)
 
 
 class RolePart(nn.Module):
