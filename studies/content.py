@@ -25,9 +25,10 @@ rates (validation split, its own seed) and confirmed with three new seeds on tes
 
 `larger` contains the runs of `speeches` as its small size and takes its learning rates over from them, each arm its
 own best one, by the rule of studies/scaling.py (they fall with the inverse square root of the width). That rate was too
-high for T (LOG.md, 2026-11-19), so `rates` tunes the larger size itself; it shares the runs at equal rates. Both are
-trained in bf16, all arms alike, which halves the time on a CPU with native bf16; on others it is slow, so run them
-there with `--base.train.precision fp32` in a study of its own.
+high for T (LOG.md, 2026-11-19), so `rates` tunes the larger size itself; it shares the runs at equal rates, and leaves
+out the low-rank residual, which studies/scaling.py has at several sizes. Both are trained in bf16, all arms alike,
+which halves the time on a CPU with native bf16; on others it is slow, so run them there with
+`--base.train.precision fp32` in a study of its own.
 """
 
 from typing import Any
@@ -88,6 +89,8 @@ rates = Study(
     | {
         "name": "content-rates",
         "question": "Does the answer of the larger size hold if each arm is tuned at that size?",
+        "arms": tuple(arm for arm in larger.arms if arm.name != "oelm-fast+low-rank=4"),
+        "family": ("oelm-fast", "oelm-slice+features"),
         "sizes": {"larger": SIZES["larger"]},
         "tuned": {"train.learning_rate": (2.6e-3, 5.2e-3, 1.04e-2)},
         "tuned_at": (),
