@@ -12,6 +12,7 @@ from oelm.analysis.scaling import (
     PREDICTION,
     Observation,
     Series,
+    extrapolate,
     hull_of_predictions,
     predictions,
     read_prediction,
@@ -26,7 +27,7 @@ from oelm.report.sections import scaling_sections
 from oelm.report.study import verdict_section
 from oelm.report.wording import wording
 from oelm.runs.board import Board
-from oelm.spec.run import DataSpec, GPTSpec, RunSpec, TrainSpec, steps_for
+from oelm.spec.run import DataSpec, GPTSpec, RunSpec, TrainSpec, block_parameters, named_size, steps_for
 from oelm.spec.study import Study
 
 LADDER = ((300_000, 6), (670_000, 3), (1_190_000, 2))
@@ -117,6 +118,23 @@ def test_tokens_per_parameter_are_a_term_of_their_own_where_they_vary():
     )
     found = next(item for item in predictions(Series("freezing", "arm", points), HELD, 40, 1) if item.form == "line")
     assert found.value == pytest.approx(truth(HELD, 40), abs=1e-4)
+
+
+def test_an_extrapolation_carries_differences_to_the_published_size():
+    content = make(lambda n: 0.01 * math.log(n / 1e4), "content", noise=1e-4)
+    far = extrapolate([make(lambda n: 60 * n**-0.2), content])
+    assert [(item.quantity, item.size, item.seeds) for item in far] == [("content", "medium-512", 1)]
+    published = block_parameters(named_size("medium-512"))
+    assert published == pytest.approx(18.9e6, rel=0.01)
+    assert far[0].forms == tuple(predictions(content, published, 20, 1))
+    assert far[0].low < 0.01 * math.log(published / 1e4) < far[0].high
+
+
+def test_two_sizes_or_unequal_tokens_are_not_extrapolated():
+    assert extrapolate([make(lambda n: 1e-7 * n, "content", noise=1e-4, ladder=LADDER[:2])]) == []
+    mixed = make(lambda n: 1e-7 * n, "content", noise=1e-4)
+    mixed = Series("content", "arm", (*mixed.points[:2], make(lambda n: 0.1, "content", ratio=5).points[2]))
+    assert extrapolate([mixed]) == []
 
 
 def small_ladder(**fields):
@@ -265,8 +283,12 @@ def test_the_report_shows_prediction_and_outcome_side_by_side(ladder, write_run,
         if study.size_of(run) == "64":
             shift = 1.0 if run.arm == "oelm-freeze" else 0.0
             write_run(run, loss_of(run) + shift, **later)
-    section = next(iter(scaling_sections(compare_folder(study, root), root, lang)))
+    section, far = scaling_sections(compare_folder(study, root), root, lang)
     assert section.table.columns[-1].heading == words
+    assert {line.cells[:2] for line in far.table.lines} == {
+        line.cells[:2] for line in section.table.lines if line.cells[0] != wording(lang)("scaling_loss")
+    }
+    assert "18,902,016" in far.paragraphs[0]
     by_name = {line.cells[:2]: line.cells for line in section.table.lines}
     inside, outside = (wording(lang)(f"scaling_{where}", value="").strip() for where in ("inside", "outside"))
     loss = wording(lang)("scaling_loss")

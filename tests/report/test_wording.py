@@ -13,7 +13,7 @@ from oelm.analysis.ablation import StepName
 from oelm.analysis.budgets import Kind
 from oelm.analysis.compare import GapState
 from oelm.analysis.evidence import JudgedSplit, MeasureName
-from oelm.analysis.scaling import ScalingQuantity
+from oelm.analysis.scaling import SCALING_FORMS, ScalingQuantity
 from oelm.analysis.statistics import Verdict
 from oelm.errors import UnknownName
 from oelm.published.claims import SettingBasis, Unit, published_claims
@@ -68,6 +68,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "kind_": ("text", "examples"),
     "split_": get_args(JudgedSplit),
     "scaling_": (*get_args(ScalingQuantity), "inside", "outside"),
+    "scaling_form_": SCALING_FORMS["content"],
     "distance": ("", "_one_seed", "_no_spread", "_accuracy", "_accuracy_one_seed", "_accuracy_no_spread"),
 }
 """Texts whose keys are composed: how the keys begin, and the values that they end with."""

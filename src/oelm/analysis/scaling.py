@@ -17,8 +17,9 @@ degrees of freedom, s^2 = RSS / (n - p)):
 For linear forms this is the textbook interval; for `offset` it is the profile-likelihood one, which stays honest where
 b is hardly known. It assumes equal noise at all sizes and that the form is right, so the answer is the envelope of two.
 
-`write_prediction` predicts the held-back sizes of a study once, before any of their runs starts. `spreads` splits the
-variance of arms into the draw of the frozen weights and the seed.
+`write_prediction` predicts the held-back sizes of a study once, before any of their runs starts. `extrapolate` carries
+the trends on to the published size. `spreads` splits the variance of arms into the draw of the frozen weights and the
+seed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from oelm.files import add_checksum, write_once
 from oelm.record.folder import PREDICTION
 from oelm.record.record import Record, commit_of, read_if_present, source_tree
 from oelm.spec.method import MethodSpec
-from oelm.spec.run import GPTSpec, RunSpec, block_parameters
+from oelm.spec.run import GPTSpec, RunSpec, block_parameters, named_size
 from oelm.spec.study import SIZE, Study, frozen_arms, position_scheme
 
 Array = NDArray[np.float64]
@@ -62,6 +63,8 @@ GRID, ZOOMS = 41, 5
 """How many exponents are tried at a time, and how often the range is narrowed."""
 SAME_RATIO = 1.02
 """Tokens per parameter within this factor count as equal, because steps are whole numbers."""
+FAR_SIZE, FEWEST_SIZES = "medium-512", 3
+"""The published size, and the number of sizes that an extrapolation to it needs."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +270,7 @@ class _Problem:
 
 
 class PredictedRecord(Record):
-    """One quantity of one arm at one held-back size: the envelope of the 95 % prediction intervals of its forms."""
+    """One quantity of one arm at one other size: the envelope of the 95 % prediction intervals of its forms."""
 
     size: str
     arm: str
@@ -304,9 +307,27 @@ def predict_sizes(comparison: Comparison) -> tuple[PredictedRecord, ...]:
 def _predict_size(study: Study, known: Series, size: str) -> PredictedRecord | None:
     cell = study.sizes[size]
     place = size_of(study.run_at(cell))
-    seeds = len(study.seeds_in(cell))
     if len(known.points) < 2 or place is None:
         return None
+    return _predict_place(known, size, place, len(study.seeds_in(cell)))
+
+
+def extrapolate(found: Sequence[Series]) -> list[PredictedRecord]:
+    """Carry C, d and d/C on to one seed of the published size, at the tokens per parameter of the measured sizes.
+
+    Losses are left out: that size has another vocabulary and context.
+    """
+    parameters = block_parameters(named_size(FAR_SIZE))
+    far = []
+    for series in found:
+        ratios = [point.ratio for point in series.points]
+        is_ladder = len({point.parameters for point in series.points}) >= FEWEST_SIZES
+        if series.quantity != "loss" and is_ladder and max(ratios) / min(ratios) < SAME_RATIO:
+            far.append(_predict_place(series, FAR_SIZE, (parameters, statistics.fmean(ratios)), 1))
+    return [item for item in far if item]
+
+
+def _predict_place(known: Series, size: str, place: tuple[int, float], seeds: int) -> PredictedRecord | None:
     forms = predictions(known, *place, seeds)
     whole = hull_of_predictions(forms)
     if whole is None:

@@ -28,11 +28,14 @@ from oelm.analysis.content import Kept, RatioSet
 from oelm.analysis.evidence import Cell
 from oelm.analysis.regime import Criterion, Regime, Why
 from oelm.analysis.scaling import (
+    FAR_SIZE,
+    FormRecord,
     Observation,
     PredictedRecord,
     PredictionRecord,
     ScalingQuantity,
     Series,
+    extrapolate,
     find_outcome,
     read_prediction,
     series_of,
@@ -64,6 +67,7 @@ from oelm.report.wording import (
     mark_notes,
     wording,
 )
+from oelm.spec.run import block_parameters, named_size
 from oelm.spec.study import missing_arms
 
 if TYPE_CHECKING:
@@ -486,6 +490,8 @@ def scaling_sections(comparison: Comparison, root: Path, lang: Language) -> Iter
             "scaling", say("heading_scaling"), tuple(_scaling_paragraphs(comparison, found, prediction, say)),
             table=_scaling_table(found, prediction, say), figure=picture,
         )  # fmt: skip
+        if far := extrapolate(found):
+            yield _extrapolation_section(found, far, say)
     if split := spreads(comparison):
         headings = ("arm", "draws_share", "draws_deviation", "p_none", "draws_count")
         columns = tuple(Column("arm" if key == "arm" else key, say(key)) for key in headings)
@@ -568,13 +574,12 @@ def _held_columns(size: str, say: Say) -> tuple[Column, Column]:
 def _held_cells(found: Sequence[Series], item: PredictedRecord | None, say: Say) -> list[str]:
     if item is None:
         return [say("none"), say("none")]
-    low, high = (_format_trend(item.quantity, bound, say) for bound in (item.low, item.high))
+    between = say("scaling_between", **_ends(item.quantity, item, say))
     came = find_outcome(found, item)
     if came is None:
-        return [say("scaling_between", low=low, high=high), say("none")]
+        return [between, say("none")]
     where = "inside" if item.low <= came[0] <= item.high else "outside"
-    value = _format_trend(item.quantity, came[0], say)
-    return [say("scaling_between", low=low, high=high), say(f"scaling_{where}", value=value)]
+    return [between, say(f"scaling_{where}", value=_format_trend(item.quantity, came[0], say))]
 
 
 def _format_trend(quantity: ScalingQuantity, value: float | None, say: Say) -> str:
@@ -583,6 +588,38 @@ def _format_trend(quantity: ScalingQuantity, value: float | None, say: Say) -> s
     if quantity == "loss":
         return f"{value:.4f}"
     return format_share(value, say) if quantity == "lost" else format_percent(value, say)
+
+
+def _extrapolation_section(found: Sequence[Series], far: Sequence[PredictedRecord], say: Say) -> Section:
+    points = [point for series in found for point in series.points]
+    largest, goal = max(point.parameters for point in points), block_parameters(named_size(FAR_SIZE))
+    forms = list(dict.fromkeys(form.form for item in far for form in item.forms))
+    columns = (
+        Column("words", say("scaling_quantity")),
+        Column("arm", say("arm")),
+        *(Column("form", say(f"scaling_form_{form}")) for form in forms),
+        Column("interval", say("scaling_envelope")),
+    )
+    lines = []
+    for item in far:
+        by_form = {each.form: _format_far(item.quantity, each, say) for each in item.forms}
+        cells = (by_form.get(form, say("none")) for form in forms)
+        whole = say("scaling_between", **_ends(item.quantity, item, say))
+        lines.append(Line((say(f"scaling_{item.quantity}"), item.arm, *cells, whole)))
+    note = say(
+        "extrapolation_note", size=FAR_SIZE, parameters=f"{goal:,}", times=f"{goal / largest:.0f}",
+        sizes=len({point.parameters for point in points}),
+    )  # fmt: skip
+    heading = say("heading_extrapolation", size=FAR_SIZE)
+    return Section("extrapolation", heading, (note,), table=Table("extrapolation", columns, tuple(lines)))
+
+
+def _format_far(quantity: ScalingQuantity, found: FormRecord, say: Say) -> str:
+    return say("scaling_at", value=_format_trend(quantity, found.value, say), **_ends(quantity, found, say))
+
+
+def _ends(quantity: ScalingQuantity, found: FormRecord | PredictedRecord, say: Say) -> dict[str, str]:
+    return {"low": _format_trend(quantity, found.low, say), "high": _format_trend(quantity, found.high, say)}
 
 
 def _draw_scaling(
