@@ -11,7 +11,7 @@
 #   oelm archive FOLDER/runs/STUDY --alone --out docs/unfinished/STUDY
 #
 # FOLDER is created on the first call; `git -C FOLDER pull` brings it to a newer state. The speeches are read from
-# $SPEECHES (studies/fair.py explains where to get them).
+# $SPEECHES (studies/fair.py explains where to get them), the part of TinyStories from $STORIES (studies/content.py).
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1
@@ -20,11 +20,14 @@ shift
 cd "$folder"
 export PYTHONPATH=$PWD/src OMP_NUM_THREADS=1
 oelm() { "$here/.venv/bin/python" -m oelm "$@"; }
-: "${SPEECHES:=$here/../shared/data/sotu/speeches.txt}"
+: "${SPEECHES:=$here/../shared/data/sotu/speeches.txt}" "${STORIES:=$here/../shared/data/tinystories/train.part.txt}"
 for size in 512 2048; do
   oelm prepare sotu --from "$SPEECHES" --vocab-size "$size" > /dev/null
 done
 oelm prepare imdb --vocab-size 512 --tokens 3000000 > /dev/null
+if [[ " $* " == *" content.py:tinystories "* ]]; then
+  oelm prepare tinystories-part --from "$STORIES" --documents stories --vocab-size 2048
+fi
 if [[ " $* " == *" scaling.py:"* ]]; then # film reviews and speeches together, as in studies/scaling.py
   mkdir -p text
   cp "$SPEECHES" text/speeches.txt
