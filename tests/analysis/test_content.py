@@ -79,6 +79,16 @@ def test_a_set_says_where_it_is_unbounded() -> None:
     assert 0.9 in RatioSet("outside", 0.2, 0.7).complement()
 
 
+def test_nothing_is_kept_of_content_that_is_worth_nothing() -> None:
+    costs = {"T": {0: 3.0, 1: 3.01}, "P": {0: 2.97, 1: 2.98}, "F": {0: 3.02, 1: 3.03}}
+    found = content_worth(ContentArms("T", "P", ("F",), (False, "quarter")), costs)
+    assert found is not None
+    (kept,) = found.kept
+    assert kept.share is None
+    assert kept.interval is not None
+    assert kept.interval.kind == "everything"
+
+
 def test_content_kept_is_one_minus_the_cost_over_the_worth_of_the_seeds_that_all_three_share() -> None:
     costs = {
         "T": {0: 2.0, 1: 2.1, 2: 2.2},

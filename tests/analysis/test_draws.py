@@ -33,6 +33,14 @@ def test_seeds_that_all_draws_share_do_not_hide_the_draw():
     assert np.mean([item.draw for item in found]) == pytest.approx(0.02**2, rel=0.15)
 
 
+def test_an_arm_that_the_draw_cannot_touch_has_no_significant_draw():
+    same = {seed: 3.1 + 0.017 * seed**1.3 for seed in range(5)}
+    for draws in (2, 3, 4):
+        found = spread_by_source("baseline", dict.fromkeys(range(draws), same))
+        assert found.p == 1.0
+        assert found.draw == pytest.approx(0, abs=1e-12)
+
+
 def test_one_draw_or_one_shared_seed_says_nothing():
     assert spread_by_source("arm", table(1, 1, 1, draws=1)) is None
     assert spread_by_source("arm", {0: {0: 1.0, 1: 2.0}, 1: {1: 1.0, 2: 3.0}}) is None

@@ -11,8 +11,9 @@ import pytest
 from oelm.analysis.compare import compare_folder
 from oelm.analysis.regime import Regime, change_over_last_doubling, find_regimes, loss_at, regimes_of
 from oelm.record.archive import open_archives
-from oelm.record.folder import read_study
+from oelm.record.folder import find_records, read_study, run_directory, write_record, write_study
 from oelm.record.record import MetricRecord
+from oelm.record.stages import index_by_declaration, stage_of
 from oelm.spec.study import Study
 
 ARMS = ("baseline", "baseline+features", "oelm-fast", "position-only")
@@ -106,6 +107,23 @@ def test_a_study_without_the_control_takes_it_from_one_at_the_same_regime(study:
     assert kept.arm == "oelm-features"
     assert kept.share == pytest.approx(1 - 0.1 / 0.2, abs=0.02)
     assert find_regimes(compare_folder(asking, root), None, []) == {}
+
+
+def test_a_control_at_one_rate_is_not_paired_with_arms_that_were_tuned(
+    study: Study, write_study_runs: Any, make_record: Any, tmp_path: Path
+) -> None:
+    write_study_runs(with_arms(study, *ARMS, name="measured"))
+    tuned = {"train.learning_rate": (1e-3, 2e-3, 4e-3)}
+    asking = with_arms(study, "baseline", "oelm-features", name="asking", tuned=tuned, tuning_seeds=(100,))
+    root = tmp_path / asking.name
+    for _ in range(2):  # first the runs that tune, then those that confirm
+        records = index_by_declaration(record for _, record in find_records(root)[0])
+        for run in stage_of(asking, records).runs:
+            write_record(run_directory(root, run), make_record(run, 2.02 + 10 * abs(run.train.learning_rate - 2e-3)))
+    write_study(root, asking)
+    regime = only(find_regimes(compare_folder(asking, root), root, []))
+    assert (regime.study, regime.is_tuned) == ("measured", False)
+    assert regime.worth.kept == ()
 
 
 def test_another_text_is_named_as_such_and_another_model_or_length_says_nothing(

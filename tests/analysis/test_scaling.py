@@ -88,6 +88,19 @@ def test_prediction_intervals_hold_what_comes_out_about_as_often_as_they_say(tru
     assert 0.92 <= hits / trials <= 0.985  # 0.95 with a standard error of 0.014; the profile may be a little wide
 
 
+def test_a_mean_just_below_zero_does_not_narrow_the_prediction():
+    draw = np.random.default_rng(0)
+    first = [
+        Observation(str(n), n, 20, tuple(m + 0.001 * draw.standard_normal(3))) for n, m in ((3e5, 0.02), (6e5, 0.01))
+    ]
+    widths = []
+    for last in (0.0004, -0.0004):
+        series = Series("freezing", "arm", (*first, Observation("last", 1_190_000, 20, (last - 1e-3, last + 1e-3))))
+        found = hull_of_predictions(predictions(series, HELD, 20, 1))
+        widths.append(found.high - found.low)
+    assert widths[0] == pytest.approx(widths[1], rel=0.2)
+
+
 def test_the_answer_is_the_envelope_of_the_forms():
     found = predictions(make(lambda n: 2 + 40 * n**-0.25, noise=0.01), HELD, 20, 2)
     both = hull_of_predictions(found)
@@ -100,8 +113,12 @@ def test_the_answer_is_the_envelope_of_the_forms():
 def test_a_form_is_left_out_where_it_cannot_be_fitted():
     two = make(lambda n: 60 * n**-0.2, noise=0.01, ladder=LADDER[:2])
     assert [item.form for item in predictions(two, HELD, 20, 1)] == ["power"]
-    negative = make(lambda n: 0.05 - 0.005 * math.log(n), "freezing", noise=0.001)
-    assert [item.form for item in predictions(negative, HELD, 20, 1)] == ["line"]
+    draw = np.random.default_rng(0)
+    points = [
+        Observation("", n, ratio, tuple(0.001 * draw.standard_normal(3))) for n, _ in LADDER for ratio in (5.0, 20.0)
+    ]
+    of_both_signs = Series("freezing", "arm", tuple(points))  # fitted in logarithms, because tokens vary, too
+    assert [item.form for item in predictions(of_both_signs, HELD, 20, 1)] == ["line"]
     one_seed = make(lambda n: 60 * n**-0.2, ladder=((300_000, 1), (670_000, 1)))
     assert predictions(one_seed, HELD, 20, 1) == []
 
@@ -130,10 +147,23 @@ def test_an_extrapolation_carries_differences_to_the_published_size():
     assert far[0].low < 0.01 * math.log(published / 1e4) < far[0].high
 
 
+def test_what_the_sizes_do_not_bound_is_not_extrapolated():
+    steep = make(lambda n: 1e-15 * n**2.5, "freezing", noise=1e-4)
+    assert {form.form: form.is_open for form in predictions(steep, HELD, 20, 1)} == {"power": True, "line": False}
+    (far,) = extrapolate([steep])
+    assert [form.form for form in far.forms] == ["line"]
+
+
+def test_ladders_that_reach_the_published_size_are_not_extrapolated():
+    published = block_parameters(named_size("medium-512"))
+    reaching = make(lambda n: 0.01 * math.log(n), "content", 1e-4, ladder=(*LADDER[:2], (published, 2)))
+    assert extrapolate([reaching]) == []
+
+
 def test_two_sizes_or_unequal_tokens_are_not_extrapolated():
     assert extrapolate([make(lambda n: 1e-7 * n, "content", noise=1e-4, ladder=LADDER[:2])]) == []
     mixed = make(lambda n: 1e-7 * n, "content", noise=1e-4)
-    mixed = Series("content", "arm", (*mixed.points[:2], make(lambda n: 0.1, "content", ratio=5).points[2]))
+    mixed = Series("content", "arm", (*mixed.points[:2], make(lambda n: 1e-7 * n, "content", ratio=5).points[2]))
     assert extrapolate([mixed]) == []
 
 

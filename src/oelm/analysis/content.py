@@ -79,7 +79,7 @@ class Kept:
     cost: Difference
     """d, over the seeds shared with T."""
     share: float | None
-    """1 - d / C over the seeds shared with T and P; None without such seeds."""
+    """1 - d / C over the seeds shared with T and P; None without such seeds, or if C is not positive."""
     interval: RatioSet | None
     """None with fewer than two such seeds."""
 
@@ -123,7 +123,9 @@ def _measure_kept(
     seeds = [seed for seed in frozen if seed in trained and seed in position]
     costs = [frozen[seed] - trained[seed] for seed in seeds]
     worths = [position[seed] - trained[seed] for seed in seeds]
-    share = 1 - statistics.fmean(costs) / statistics.fmean(worths) if seeds and math.fsum(worths) else None
+    if seeds and statistics.fmean(worths) <= 0:  # nothing to keep: the ratio would be a number without a meaning
+        return Kept(arm, cost, None, RatioSet("everything") if len(seeds) > 1 else None)
+    share = 1 - statistics.fmean(costs) / statistics.fmean(worths) if seeds else None
     return Kept(arm, cost, share, fieller(costs, worths).complement() if len(seeds) > 1 else None)
 
 

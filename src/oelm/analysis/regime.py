@@ -79,6 +79,10 @@ class Regime:
     """Log perplexities of T and P."""
     checksums: frozenset[str | None]
     """Checksums of the training data of T and P."""
+    precisions: frozenset[str]
+    """Precisions of T and P."""
+    is_tuned: bool
+    """Whether each arm had a rate of its own."""
     same_text: bool = True
     """Whether it is the same regime as the judged study's; False: the same model and training on another text."""
 
@@ -128,6 +132,8 @@ def regimes_of(comparison: Comparison, complaints: list[str]) -> list[Regime]:
                     margin=judged_margin(comparison),
                     costs={name: costs[name] for name in (arms.trained, arms.position)},
                     checksums=_checksums(trained, position),
+                    precisions=_precisions(trained, position),
+                    is_tuned=study.is_tuned,
                 )
             )
     return found
@@ -153,6 +159,10 @@ def _costs(comparison: Comparison) -> Iterator[tuple[Cell, Costs, JudgedSplit]]:
 
 def _checksums(*rows: Row | None) -> frozenset[str | None]:
     return frozenset(item.spec.data.checksum for row in rows if row for item in row.evidence)
+
+
+def _precisions(*rows: Row | None) -> frozenset[str]:
+    return frozenset(item.spec.train.precision for row in rows if row for item in row.evidence)
 
 
 def _find_row(comparison: Comparison, arm: str, cell: Cell) -> Row | None:
@@ -217,8 +227,9 @@ def _on_repeats(trained: Row | None, position: Row | None, complaints: list[str]
 def find_regimes(comparison: Comparison, root: Path | None, complaints: list[str]) -> dict[Cell, Regime]:
     """Return the regime at each place on the axes: measured by this study, else by a study next to `root`.
 
-    A study of the same regime is preferred to one of the same model and training on another text, then the position
-    scheme of most frozen arms of this study, because content kept is defined within one scheme, then the most seeds.
+    A study of the same regime is preferred to one of the same model and training on another text, then one that tuned
+    its arms, then the position scheme of most frozen arms of this study, because content kept is defined within one
+    scheme, then the most seeds.
     """
     study = comparison.study
     if comparison.measure.name != "perplexity" or not study.is_language:
@@ -233,8 +244,13 @@ def find_regimes(comparison: Comparison, root: Path | None, complaints: list[str
         return found
     methods = {arm.name: arm.method for arm in study.arms if not arm.model}
 
-    def preference(regime: Regime) -> tuple[bool, int, int]:
-        return regime.same_text, len(frozen_arms(methods, regime.worth.arms.scheme)), regime.worth.value.pairs
+    def preference(regime: Regime) -> tuple[bool, bool, int, int]:
+        return (
+            regime.same_text,
+            regime.is_tuned,
+            len(frozen_arms(methods, regime.worth.arms.scheme)),
+            regime.worth.value.pairs,
+        )
 
     with open_archives_with_neighbours(root) as own:
         for cell, setting in missing.items():
@@ -248,11 +264,17 @@ def find_regimes(comparison: Comparison, root: Path | None, complaints: list[str
 def _adopt(comparison: Comparison, cell: Cell, regime: Regime) -> Regime:
     """Return another study's regime with the margin of this study and what its frozen arms keep.
 
-    T and P of the other study are paired with the frozen arms by seed: they saw the same data in the same order.
+    T and P of the other study are paired with the frozen arms by seed: they saw the same data in the same order. T and
+    P at one rate for all are not paired with frozen arms that were tuned, nor across precisions.
     """
     methods = {arm.name: arm.method for arm in comparison.study.arms if not arm.model}
     rows = [_find_row(comparison, name, cell) for name in frozen_arms(methods, regime.worth.arms.scheme)]
-    paired = regime.same_text and regime.measure == comparison.measure
+    paired = (
+        regime.same_text
+        and regime.measure == comparison.measure
+        and (regime.is_tuned or not comparison.study.is_tuned)
+        and regime.precisions == _precisions(*rows)
+    )
     own = {row.arm: row.by_seed for row in rows if paired and row and _checksums(row) == regime.checksums}
     arms = replace(regime.worth.arms, frozen=tuple(own))
     worth = content_worth(arms, {**own, **regime.costs})

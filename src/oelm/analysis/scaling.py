@@ -2,7 +2,7 @@
 
 Every quantity y has values for several seeds at each size: N block parameters and t tokens for each of them. Forms:
 
-    power    y = a N^-b                               for positive quantities
+    power    y = a N^-b                               for quantities that keep their sign
     offset   y = e + a N^-b                           for losses, from three sizes on
     line     y = a - b log N                          for differences and shares, which may be zero
 
@@ -15,7 +15,9 @@ degrees of freedom, s^2 = RSS / (n - p)):
     min over b of  RSS_b + (y - y_b)^2 / (v_b + 1/m)  <=  RSS + t^2 s^2.
 
 For linear forms this is the textbook interval; for `offset` it is the profile-likelihood one, which stays honest where
-b is hardly known. It assumes equal noise at all sizes and that the form is right, so the answer is the envelope of two.
+b is hardly known. It assumes that the form is right, so the answer is the envelope of two, and that noise is equal at
+all sizes and independent between seeds. An error that all seeds of a size share, such as a learning rate taken over
+from other sizes, is not in it, and reports say so.
 
 `write_prediction` predicts the held-back sizes of a study once, before any of their runs starts. `extrapolate` carries
 the trends on to the published size. `spreads` splits the variance of arms into the draw of the frozen weights and the
@@ -103,6 +105,8 @@ class FormRecord(Record):
     value: float
     low: float
     high: float
+    is_open: bool = False
+    """Whether accepted exponents reach a limit of EXPONENTS, which then decides an end of the interval."""
 
 
 def series_of(comparison: Comparison) -> list[Series]:
@@ -205,8 +209,6 @@ def hull_of_predictions(found: Sequence[FormRecord]) -> FormRecord | None:
 
 def _predict(form: Form, points: Sequence[Observation], parameters: int, ratio: float, seeds: int) -> FormRecord | None:
     values = np.array([value for point in points for value in point.values])
-    if form == "power" and any(point.mean <= 0 for point in points):
-        return None
     ratios = [point.ratio for point in points]
     terms = 1 if max(*ratios, ratio) / min(*ratios, ratio) < SAME_RATIO else 2  # one in N, and one in t if it varies
     count = terms + (2 if form == "offset" else 1)
@@ -219,9 +221,9 @@ def _predict(form: Form, points: Sequence[Observation], parameters: int, ratio: 
     if in_logs and (values <= 0).any():
         return None
     problem = _Problem(np.log(values) if in_logs else values, sizes, new, terms, 1 / seeds, len(values) - count)
-    bounds = problem.bounds("line" if in_logs else form)
+    bounds, is_open = problem.bounds("line" if in_logs else form)
     value, low, high = (np.exp(bounds) if in_logs else bounds).tolist()
-    return FormRecord(form=form, value=value, low=low, high=high)
+    return FormRecord(form=form, value=value, low=low, high=high, is_open=is_open)
 
 
 @dataclass(frozen=True)
@@ -236,10 +238,13 @@ class _Problem:
     """The variance of the predicted mean, in units of one seed's variance."""
     freedom: int
 
-    def bounds(self, form: Form) -> Array:
-        """Return the prediction and both ends of its interval, on ever finer grids of the exponents that matter."""
+    def bounds(self, form: Form) -> tuple[Array, bool]:
+        """Return the prediction with both ends of its interval, and whether accepted exponents reach their limits.
+
+        The exponents that matter are searched on ever finer grids.
+        """
         quantile = t_quantile(self.freedom, 0.5 + CONFIDENCE / 2) ** 2
-        low, high = EXPONENTS.get(form, (0.0, 0.0))
+        limits = low, high = EXPONENTS.get(form, (0.0, 0.0))
         for _ in range(ZOOMS if form in EXPONENTS else 1):
             grid = np.linspace(low, high, GRID if form in EXPONENTS else 1)
             fits = [self._fit(form, float(exponent)) for exponent in grid]
@@ -249,7 +254,8 @@ class _Problem:
             low, high = grid[max(near[0] - 1, 0)], grid[min(near[-1] + 1, len(grid) - 1)]
         reach = [(value, math.sqrt(spread * (limit - squares))) for squares, value, spread in fits if squares <= limit]
         ends = min(value - half for value, half in reach), max(value + half for value, half in reach)
-        return np.array([min(fits)[1], *ends])
+        is_open = form in EXPONENTS and (low == limits[0] or high == limits[1])
+        return np.array([min(fits)[1], *ends]), is_open
 
     def _fit(self, form: Form, exponent: float) -> tuple[float, float, float]:
         """Return the sum of squares, the prediction and its variance in units of one seed's, for one exponent."""
@@ -309,26 +315,29 @@ def _predict_size(study: Study, known: Series, size: str) -> PredictedRecord | N
     place = size_of(study.run_at(cell))
     if len(known.points) < 2 or place is None:
         return None
-    return _predict_place(known, size, place, len(study.seeds_in(cell)))
+    seeds = len(study.seeds_in(cell))
+    return _join_forms(known, size, seeds, predictions(known, *place, seeds))
 
 
 def extrapolate(found: Sequence[Series]) -> list[PredictedRecord]:
     """Carry C, d and d/C on to one seed of the published size, at the tokens per parameter of the measured sizes.
 
-    Losses are left out: that size has another vocabulary and context.
+    Losses are left out: that size has another vocabulary and context. So are forms whose exponent the sizes do not
+    bound, and ladders that reach the published size themselves.
     """
     parameters = block_parameters(named_size(FAR_SIZE))
     far = []
     for series in found:
         ratios = [point.ratio for point in series.points]
-        is_ladder = len({point.parameters for point in series.points}) >= FEWEST_SIZES
+        sizes = {point.parameters for point in series.points}
+        is_ladder = len(sizes) >= FEWEST_SIZES and max(sizes) < parameters
         if series.quantity != "loss" and is_ladder and max(ratios) / min(ratios) < SAME_RATIO:
-            far.append(_predict_place(series, FAR_SIZE, (parameters, statistics.fmean(ratios)), 1))
+            forms = predictions(series, parameters, statistics.fmean(ratios), 1)
+            far.append(_join_forms(series, FAR_SIZE, 1, [form for form in forms if not form.is_open]))
     return [item for item in far if item]
 
 
-def _predict_place(known: Series, size: str, place: tuple[int, float], seeds: int) -> PredictedRecord | None:
-    forms = predictions(known, *place, seeds)
+def _join_forms(known: Series, size: str, seeds: int, forms: Sequence[FormRecord]) -> PredictedRecord | None:
     whole = hull_of_predictions(forms)
     if whole is None:
         return None
@@ -365,13 +374,13 @@ def read_prediction(root: Path) -> PredictionRecord | None:
     return read_if_present(root / PREDICTION, PredictionRecord, "a prediction", "Restore the file from a copy.")
 
 
-def find_outcome(found: Sequence[Series], predicted: PredictedRecord) -> tuple[float, int] | None:
-    """Return the measured mean for a prediction, and its number of seeds; None before its runs."""
+def find_outcome(found: Sequence[Series], predicted: PredictedRecord) -> float | None:
+    """Return the measured mean for a prediction; None before all its seeds are complete."""
     for series in found:
         if (series.quantity, series.arm) == (predicted.quantity, predicted.arm):
             for point in series.points:
-                if point.size == predicted.size:
-                    return point.mean, len(point.values)
+                if point.size == predicted.size and len(point.values) >= predicted.seeds:
+                    return point.mean
     return None
 
 
@@ -422,7 +431,9 @@ def spread_by_source(arm: str, costs: Mapping[int, Mapping[int, float]]) -> Sour
     square_seed = draws * float(of_seed.var(ddof=1))
     freedom = (draws - 1) * (seeds - 1)
     rest = float(((table - of_draw - of_seed + table.mean()) ** 2).sum()) / freedom
-    ratio = square_draw / rest if rest else float("inf")
+    # Draws that change nothing differ by rounding only, and so does the rest.
+    is_nothing = square_draw <= np.finfo(float).eps * float((table**2).mean())
+    ratio = 0.0 if is_nothing else square_draw / rest if rest else float("inf")
     return SourceSpread(
         arm, draws, seeds,
         draw=max(0.0, (square_draw - rest) / seeds),

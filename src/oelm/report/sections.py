@@ -124,8 +124,11 @@ def _sentences(comparison: Comparison, regime: Regime, say: Say) -> Iterator[str
         yield say("regime_other_text", study=regime.study, arms=_to_add(comparison, say))
     yield say(key, reasons=say("reason_join").join(reasons))
     lower = regime.worth.lower
-    if worth.is_met is False and lower is not None:
-        yield say("regime_without_content", half=_percent(max(0.0, lower / 2), say))
+    if worth.is_met is False and lower is not None and regime.same_text:
+        behind = regime.worth.value.mean if regime.against_reference is None else regime.against_reference
+        if behind <= regime.margin:
+            yield say("regime_without_content", position=regime.worth.arms.position)
+        yield say("regime_margin", half=_percent(max(0.0, lower / 2), say))
     if regime.same_text and regime.study != comparison.study.name:
         yield say("regime_elsewhere", study=regime.study)
 
@@ -521,9 +524,9 @@ def _scaling_paragraphs(
     )  # fmt: skip
     early = _started_before(comparison, prediction)
     yield say("scaling_early" if early else "scaling_first", runs=early)
-    outcomes = [(item, came) for item in prediction.predicted if (came := find_outcome(found, item))]
+    outcomes = [(item, came) for item in prediction.predicted if (came := find_outcome(found, item)) is not None]
     if outcomes:
-        inside = sum(item.low <= value <= item.high for item, (value, _) in outcomes)
+        inside = sum(item.low <= value <= item.high for item, value in outcomes)
         yield say("scaling_held", inside=inside, count=len(outcomes))
 
 
@@ -578,8 +581,8 @@ def _held_cells(found: Sequence[Series], item: PredictedRecord | None, say: Say)
     came = find_outcome(found, item)
     if came is None:
         return [between, say("none")]
-    where = "inside" if item.low <= came[0] <= item.high else "outside"
-    return [between, say(f"scaling_{where}", value=_format_trend(item.quantity, came[0], say))]
+    where = "inside" if item.low <= came <= item.high else "outside"
+    return [between, say(f"scaling_{where}", value=_format_trend(item.quantity, came, say))]
 
 
 def _format_trend(quantity: ScalingQuantity, value: float | None, say: Say) -> str:
