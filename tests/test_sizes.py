@@ -1,6 +1,7 @@
 """Named sizes: fields varied together, as one axis of a study."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from oelm.analysis.compare import compare_records
+from oelm.analysis.tuning import misfits
 from oelm.errors import InvalidSpec
 from oelm.record.stages import follow_width, index_by_declaration, stage_of
+from oelm.report.study import verdict_section
+from oelm.report.wording import wording
 from oelm.spec.run import GPTSpec, RunSpec, TrainSpec, block_parameters, fingerprint, steps_for
 from oelm.spec.study import Study
 
@@ -154,6 +158,14 @@ def test_a_checked_size_is_tried_on_the_grid_and_keeps_the_transferred_value(mak
     assert [item.best_here for item in stage.choice.cells[2].arms] == [{"train.learning_rate": 1e-3}] * 2
     comparison = compare_records(study, [(f"/{number}", record) for number, record in enumerate(records.values())])
     assert len(comparison.rows) == 6
+    # 2e-3 is a whole step from the best value of the grid; the rule of the inverse width finds 1e-3.
+    assert {(item.size, item.used, item.best) for item in misfits(comparison)} == {("32", 2e-3, 1e-3)}
+    words = "32.*baseline .*0.002.*0.001"
+    assert any(re.search(words, line) for line in verdict_section(comparison, wording("en")).paragraphs)
+    fitting = make_tuned(tuned_at=("8", "16"), checked_at=("32",), transfer=-1.0)
+    _, records = carry_out(fitting, make_record, bowl)
+    pairs = [(f"/{number}", record) for number, record in enumerate(records.values())]
+    assert misfits(compare_records(fitting, pairs)) == []
 
 
 @given(base=st.floats(1e-4, 1e-1), slope=st.floats(-1.5, 0.5), width=st.sampled_from((24, 48, 256, 1024)))

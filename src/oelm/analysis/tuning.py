@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ from oelm.analysis.budgets import qk_trained
 from oelm.analysis.compare import Comparison
 from oelm.analysis.evidence import Cell, Evidence, cell_of, format_value
 from oelm.record.stages import is_grid_end
-from oelm.spec.study import field_at
+from oelm.spec.study import SIZE, field_at
+
+ROUNDED = 1.02
+"""Transferred values are rounded to three digits, so half a step may be a little more."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,37 @@ class Point:
     def mean(self) -> float:
         """The mean score; infinite if a seed diverged, because such a setting cannot be chosen."""
         return math.inf if self.diverged or not self.scores else statistics.fmean(self.scores)
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A value that an arm took over at a checked size although another one of the grid is better there."""
+
+    arm: str
+    size: str
+    used: Any
+    best: Any
+
+
+def misfits(comparison: Comparison) -> list[Misfit]:
+    """Find the arms whose value at a checked size is more than half a step of the grid from the best one there."""
+    choice = comparison.stage.choice
+    return [
+        Misfit(own.arm, str(cell.axes.get(SIZE)), own.values[field], best)
+        for cell in (choice.cells if choice else ())
+        for own in cell.arms
+        for field, best in (own.best_here or {}).items()
+        if not _is_near(own.values[field], best, cell.grid[field])
+    ]
+
+
+def _is_near(used: Any, best: Any, grid: Sequence[Any]) -> bool:
+    numbers = [*grid, used]
+    if any(not isinstance(value, int | float) or value <= 0 for value in numbers):
+        return bool(used == best)
+    logs = sorted(math.log(value) for value in grid)
+    steps = [after - before for before, after in itertools.pairwise(logs)]
+    return abs(math.log(used / best)) <= ROUNDED * min(steps, default=0.0) / 2
 
 
 @dataclass(frozen=True)

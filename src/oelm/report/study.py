@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from oelm.analysis.evidence import Cell, Evidence, Measure, Row, format_value
 from oelm.analysis.power import noise_of, reach_of
 from oelm.analysis.regime import explain_differences, find_regimes
 from oelm.analysis.statistics import Difference, is_marked, paired_difference
-from oelm.analysis.tuning import Sensitivity, sensitivities
+from oelm.analysis.tuning import Sensitivity, misfits, sensitivities
 from oelm.errors import BadRecord, UsageError
 from oelm.published.claims import contradictions_about, is_at_published_size, published_flop_share, published_run
 from oelm.record.folder import REGISTERED, SAMPLES, AttentionRecord, read_attention
@@ -597,6 +598,9 @@ def _lead(comparison: Comparison, say: Say) -> Iterator[str]:
         known = {*study.tuned_at, *study.checked_at}
         if study.tuned_at and (others := [size for size in study.sizes if size not in known]):
             yield say("stage_transferred", sizes=", ".join(others), tuned=", ".join(study.tuned_at))
+        for size, found in groupby(misfits(comparison), key=lambda item: item.size):
+            arms = ", ".join(say("misfit", arm=item.arm, used=item.used, best=item.best) for item in found)
+            yield say("stage_misfit", size=size, arms=arms)
     else:
         yield say("stage_untuned")
     complete = sum(len(row.evidence) for row in comparison.rows)
