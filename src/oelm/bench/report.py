@@ -232,9 +232,9 @@ def _draw_step(axes: Axes, found: Sequence[Result]) -> None:
     sides = list(dict.fromkeys(name for result in found for name in result["against"] if name != FP32))
     height = 0.8 / (len(sides) + 1)
     for place, side in enumerate((OURS, *sides)):
-        values = [1.0 if side == OURS else result["against"].get(side, {}).get("time", 0.0) for result in found]
-        rows = [row + place * height for row in range(len(found))]
-        bars = axes.barh(rows, values, height, label=NAMES.get(side, side))
+        times = [1.0 if side == OURS else result["against"].get(side, {}).get("time") for result in found]
+        measured = {row + place * height: time for row, time in enumerate(times) if time is not None}
+        bars = axes.barh([*measured], [*measured.values()], height, label=NAMES.get(side, side))
         axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=7)
     axes.set_yticks([row + height * len(sides) / 2 for row in range(len(found))], labels)
     axes.invert_yaxis()
