@@ -320,9 +320,9 @@ def _predict_size(study: Study, known: Series, size: str) -> PredictedRecord | N
 
 
 def extrapolate(found: Sequence[Series]) -> list[PredictedRecord]:
-    """Carry C, d and d/C on to one seed of the published size, at the tokens per parameter of the measured sizes.
+    """Carry C and d on to one seed of the published size, at the tokens per parameter of the measured sizes.
 
-    Losses are left out: that size has another vocabulary and context. So are forms whose exponent the sizes do not
+    Losses are left out, because that size has another vocabulary and context, and so is the ratio d/C. So are forms whose exponent the sizes do not
     bound, and ladders that reach the published size themselves.
     """
     parameters = block_parameters(named_size(FAR_SIZE))
@@ -331,7 +331,7 @@ def extrapolate(found: Sequence[Series]) -> list[PredictedRecord]:
         ratios = [point.ratio for point in series.points]
         sizes = {point.parameters for point in series.points}
         is_ladder = len(sizes) >= FEWEST_SIZES and max(sizes) < parameters
-        if series.quantity != "loss" and is_ladder and max(ratios) / min(ratios) < SAME_RATIO:
+        if series.quantity in ("content", "freezing") and is_ladder and max(ratios) / min(ratios) < SAME_RATIO:
             forms = predictions(series, parameters, statistics.fmean(ratios), 1)
             far.append(_join_forms(series, FAR_SIZE, 1, [form for form in forms if not form.is_open]))
     return [item for item in far if item]
