@@ -322,8 +322,8 @@ def _predict_size(study: Study, known: Series, size: str) -> PredictedRecord | N
 def extrapolate(found: Sequence[Series]) -> list[PredictedRecord]:
     """Carry C and d on to one seed of the published size, at the tokens per parameter of the measured sizes.
 
-    Losses are left out, because that size has another vocabulary and context, and so is the ratio d/C. So are forms whose exponent the sizes do not
-    bound, and ladders that reach the published size themselves.
+    Losses are left out, because that size has another vocabulary and context, and so is the ratio d/C. Forms whose
+    exponent the sizes do not bound are left out, too, and ladders that reach the published size themselves.
     """
     parameters = block_parameters(named_size(FAR_SIZE))
     far = []
