@@ -630,7 +630,9 @@ def _draw_scaling(
 ) -> Drawing:
     picture, axes = figure_of_one(3.6)
     places_of = {point.size: point.parameters for series in found for point in series.points}
-    for series in found:
+    for number, series in enumerate(found):
+        # Predictions for one size would hide each other at the same place.
+        beside = 1.03 ** (number - (len(found) - 1) / 2)
         colour, style = style_of(order.index(series.arm))
         label = f"{series.arm}, {'C' if series.quantity == 'content' else 'd'}"
         numbers = [point.parameters for point in series.points]
@@ -641,8 +643,13 @@ def _draw_scaling(
         for item in prediction.predicted if prediction else ():
             if (item.quantity, item.arm) == (series.quantity, series.arm) and item.size in places_of:
                 bounds = [percent(item.low), percent(item.high)]
-                axes.plot([places_of[item.size]] * 2, bounds, color=colour, linewidth=4, alpha=0.35)
+                axes.plot([places_of[item.size] * beside] * 2, bounds, color=colour, linewidth=4, alpha=0.35)
     axes.set_xscale("log")
+    names: dict[int, list[str]] = {}
+    for size, number in places_of.items():
+        names.setdefault(number, []).append(size)
+    axes.set_xticks([*names], [f"{', '.join(sizes)}\n{number:,}" for number, sizes in names.items()])
+    axes.minorticks_off()
     axes.set_xlabel(say("scaling_axis"))
     axes.set_ylabel(say("scaling_difference"))
     axes.axhline(0, color="#808080", linewidth=0.8)
