@@ -632,7 +632,7 @@ def _draw_scaling(
     places_of = {point.size: point.parameters for series in found for point in series.points}
     for number, series in enumerate(found):
         # Predictions for one size would hide each other at the same place.
-        beside = 1.03 ** (number - (len(found) - 1) / 2)
+        shift = 1.03 ** (number - (len(found) - 1) / 2)
         colour, style = style_of(order.index(series.arm))
         label = f"{series.arm}, {'C' if series.quantity == 'content' else 'd'}"
         numbers = [point.parameters for point in series.points]
@@ -643,7 +643,7 @@ def _draw_scaling(
         for item in prediction.predicted if prediction else ():
             if (item.quantity, item.arm) == (series.quantity, series.arm) and item.size in places_of:
                 bounds = [percent(item.low), percent(item.high)]
-                axes.plot([places_of[item.size] * beside] * 2, bounds, color=colour, linewidth=4, alpha=0.35)
+                axes.plot([places_of[item.size] * shift] * 2, bounds, color=colour, linewidth=4, alpha=0.35)
     axes.set_xscale("log")
     names: dict[int, list[str]] = {}
     for size, number in places_of.items():
