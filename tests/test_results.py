@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 STUDIES = list(study_folders(RESULTS))
 MOST_FILES, MOST_BYTES = 8, 400_000
-"""Of one study, on the average for bytes: declaration, registration, prediction, archive, and two reports with figures."""
+"""Of one study (bytes: on average): declaration, registration, prediction, archive, and two reports with figures."""
 
 
 def _report(folder: Path, lang: Language) -> Path:
